@@ -23,7 +23,7 @@ LARGEST_CELL, LARGEST_CELL_ALONE = 34, 60
 CELL_FOR_NUMBERS = 30
 MARGIN, GAP, BETWEEN_GRIDS = 16, 14, 40
 LONGEST_LABEL = 16  # characters
-MOST_CELLS = 10_000_000  # per picture: files of about 30 MB
+MAX_CELLS = 10_000_000  # per picture: files of about 30 MB
 BAR = (180, 10)
 
 
@@ -187,7 +187,7 @@ def _cells(picture: Picture) -> list[float]:
     grids = picture.grids
     panels = [panel for grid in grids for row in grid.panels for panel in row]
     tokens = [max(len(side) for row in g.panels for p in row for side in (p.rows, p.columns)) for g in grids]
-    if max(tokens) ** 2 * len(panels) > MOST_CELLS:
+    if max(tokens) ** 2 * len(panels) > MAX_CELLS:
         what = f"{len(panels)} maps of {max(tokens)} tokens"
         raise UserError(f"{what} are too many for one picture: choose a layer or a head")
     if len(panels) == 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 SIDE = 144
 """The largest size of a picture on the page, in pixels."""
-MOST = 24
+MAX_SHOWN = 24
 """The maximal number of pictures shown for a caption."""
 
 
@@ -101,9 +101,9 @@ class MatchPage:
             f"<figure>{self._image(one.place)}<div class='bar'><div style='width:{100 * one.chance:.1f}%'></div></div>"
             f"<figcaption><b>{escape(self.pictures[one.place].name)}</b><br>{'<br>'.join(map(escape, one.numbers))}"
             "</figcaption></figure>"
-            for one in found[:MOST]
+            for one in found[:MAX_SHOWN]
         )
-        more = f"<p class='how'>and {len(found) - MOST:,} more pictures</p>" if len(found) > MOST else ""
+        more = f"<p class='how'>and {len(found) - MAX_SHOWN:,} more pictures</p>" if len(found) > MAX_SHOWN else ""
         return f"<section><h3>“{escape(caption)}”</h3><div class='row'>{figures}</div>{more}</section>"
 
     def _card(self, place: int, found: Sequence[Candidate]) -> str:

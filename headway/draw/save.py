@@ -15,7 +15,7 @@ from headway.draw.svg import in_cell, svg
 
 ENDINGS = (".html", ".svg", ".png")
 _PIXELS_PER_INCH, _SHARPNESS = 96, 2
-_MOST_PIXELS = 12_000  # per side
+_MAX_PIXELS = 12_000  # per side
 
 
 def check_place(path: Path) -> None:
@@ -46,7 +46,7 @@ def _png(layout: Layout) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    sharpness = min(_SHARPNESS, _MOST_PIXELS / max(layout.width, layout.height))
+    sharpness = min(_SHARPNESS, _MAX_PIXELS / max(layout.width, layout.height))
     figure = Figure(figsize=(layout.width / _PIXELS_PER_INCH, layout.height / _PIXELS_PER_INCH), facecolor="white")
     FigureCanvasAgg(figure)
     points = 72 / _PIXELS_PER_INCH

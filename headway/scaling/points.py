@@ -16,7 +16,7 @@ import numpy as np
 from headway.core.errors import UserError, did_you_mean
 from headway.core.reading import read_text
 from headway.stats.isoflop import budgets_of
-from headway.stats.scaling import FEWEST, Points
+from headway.stats.scaling import MIN_POINTS, Points
 
 NAMES = {
     "parameters": ("parameters", "params", "n", "nparams", "numparams", "numparameters", "modelsize", "size"),
@@ -239,10 +239,10 @@ def _check_positive(values: np.ndarray, finite: np.ndarray, source: str, name: s
 
 
 def _check(points: Points, source: str, left_out: int, places: Mapping[str, int], choice: Choice) -> None:
-    if len(points) < FEWEST:
+    if len(points) < MIN_POINTS:
         also = f" ({left_out} more have no finite loss)" if left_out else ""
         raise UserError(
-            f"{source}: {len(points)} points{also} are too few to fit five parameters; give at least {FEWEST}"
+            f"{source}: {len(points)} points{also} are too few to fit five parameters; give at least {MIN_POINTS}"
         )
     if (points.loss <= 0).any():
         raise UserError(f"{source}: there is a loss of {points.loss.min():g}; expected nats per token, above 0")

@@ -84,11 +84,11 @@ def _slack(w: Weights, change: Weights, τ: float) -> float:
     ν = np.abs(change)
     kept = ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min()
     with np.errstate(divide="ignore"):  # log 0 where both τ and the weights are zero
-        raised = ν[less] @ np.log(_poured(w[less], ν[less], τ))
+        raised = ν[less] @ np.log(_water_filled(w[less], ν[less], τ))
     return float(kept - raised - 1e-14 * (abs(kept) + abs(raised))) if np.isfinite(raised) else np.inf
 
 
-def _poured(levels: Weights, widths: Weights, amount: float) -> Weights:
+def _water_filled(levels: Weights, widths: Weights, amount: float) -> Weights:
     """Water-filling: the levels after adding `amount`, proportional to the widths except where they were higher
     before."""
     order = np.argsort(levels / widths)

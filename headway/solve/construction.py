@@ -22,7 +22,7 @@ from headway.nn.positions import Positions
 from headway.nn.taps import watch
 from headway.solve.derivation import at_most, number
 
-MOST_ZEROS = 4096
+MAX_ZEROS = 4096
 """Attention computes all pairs, which would not fit into memory with many more slots than this."""
 
 Stretch = Float[Tensor, "T c"]
@@ -65,10 +65,10 @@ class Construction:
     reasons: list[str]
 
     def __post_init__(self):
-        if sum(self.zeros) > MOST_ZEROS:
+        if sum(self.zeros) > MAX_ZEROS:
             raise UserError(
                 f"{self.what} needs {sum(self.zeros):,} zero vectors beyond the ends to attend to; at most "
-                f"{MOST_ZEROS:,} are supported"
+                f"{MAX_ZEROS:,} are supported"
             )
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ Integers = Any
 """An array of Python integers (dtype object), of any size."""
 Rationals = list[Fraction]
 
-NOTHING = -2000
+UNDERFLOW = -2000
 """A score this far below the best one has an exponential of 0."""
 
 
@@ -89,7 +89,7 @@ class ExactKeys:
         scores = self.around @ whole
         above, under = (Fraction(self.scale) * self.unit * unit).as_integer_ratio()
         scores = (scores - scores.max()) * above
-        return np.array([s / under if s > NOTHING * under else -np.inf for s in scores])
+        return np.array([s / under if s > UNDERFLOW * under else -np.inf for s in scores])
 
     def mean(self, change: Weights) -> Rationals:
         """Σ ν_j k_j for a change ν of the weights; the counterweight makes it sum to 0."""

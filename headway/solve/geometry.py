@@ -1,7 +1,7 @@
 """The two convex problems behind all questions about queries. The dual of each gives the certificate.
 
 `widest_margin`   the shortest u with D·u ≥ 1 in every row; if there is none, a mixture of D's rows is zero.
-`most_even`       among the distributions over points with a given mean, the one with the largest entropy; it is a
+`max_entropy`       among the distributions over points with a given mean, the one with the largest entropy; it is a
                   softmax of scores that are linear in the points, or a limit of such.
 """
 
@@ -64,14 +64,14 @@ def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Mixture]:
     return (u / reached if reached > 0 else None), mixture / norms
 
 
-class Even(NamedTuple):
+class MaxEntropy(NamedTuple):
     mixture: Mixture
     """The distribution of largest entropy over the points with the wanted mean."""
     path: list[Direction]
     """The iterates of the query; the last one gives the mixture."""
 
 
-def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
+def max_entropy(points: Rows, wanted: Mixture, steps: int = 300) -> MaxEntropy:
     """Newton's method on q ↦ log Σ exp(q·k_j) − q·k̄, where k̄ is the wanted mean.
 
     The function is convex, and its gradient is the mean of the softmax minus k̄, so at the minimum the softmax has the
@@ -105,7 +105,7 @@ def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
             break
         z, (value, p) = z + share * step, found
         path.append(z / units)
-    return Even(p, path)
+    return MaxEntropy(p, path)
 
 
 def _objective(points: Rows, wanted: Mixture, z: Direction) -> tuple[float, Mixture]:

@@ -19,7 +19,7 @@ LARGEST_SCALE = 1e30
 """The largest scale of queries for max pooling: its square, and that times an input, are still finite."""
 
 
-MOST_CHANNELS = 1024
+MAX_CHANNELS = 1024
 """The layer's matrices have this many rows and columns, or twice as many."""
 
 
@@ -238,8 +238,8 @@ def _centre(what: str, parts: str, width: int, centre: int | None) -> int:
 
 
 def _channels(count: int) -> int:
-    if not 1 <= count <= MOST_CHANNELS:
-        raise UserError(f"channels = {count}; it must be between 1 and {MOST_CHANNELS:,}")
+    if not 1 <= count <= MAX_CHANNELS:
+        raise UserError(f"channels = {count}; it must be between 1 and {MAX_CHANNELS:,}")
     return count
 
 

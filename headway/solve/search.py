@@ -14,7 +14,7 @@ import numpy as np
 
 from headway.solve.exact import Rationals
 from headway.solve.frames import Face, Frame, Frames
-from headway.solve.geometry import most_even, softmax, total_variation, widest_margin
+from headway.solve.geometry import max_entropy, softmax, total_variation, widest_margin
 from headway.solve.inputs import Vector, Weights
 
 Method = Literal["proportions", "margin", "angle", "nearest"]
@@ -32,7 +32,7 @@ class Found:
     the first one found. Each may be a certificate. Computed lazily; empty if there is a query."""
 
 
-class Apart(NamedTuple):
+class Separation(NamedTuple):
     face: Face
     frame: Frame
     outwards: Vector
@@ -46,7 +46,7 @@ def search(frames: Frames, w: Weights, ε: float) -> Found:
     on = w > 0
     frame = frames(on)
     z = _proportions(frame, w, ε)
-    apart = _set_apart(frames, frame, on)
+    apart = _separation(frames, frame, on)
     alone = bool((apart.face == on).all())
     direction = frame.lift(apart.outwards) if alone and not on.all() else None
     if z is not None:
@@ -56,7 +56,7 @@ def search(frames: Frames, w: Weights, ε: float) -> Found:
         if total_variation(softmax(frame.points @ z), w) <= ε:  # not separable, but the others get almost nothing
             return Found(frame.lift(z), "proportions", None, iter(()))
     frame, face = apart.frame, apart.face
-    even = most_even(frame.inside[face], w[face])
+    even = max_entropy(frame.inside[face], w[face])
     z, room = _shortest_as_good(frame.inside[face], w[face], even.path, ε)
     change = np.zeros(len(w))
     change[face] = even.mixture - w[face]
@@ -85,7 +85,7 @@ def _proportions(frame: Frame, w: Weights, ε: float) -> Vector | None:
     return np.append(z, np.zeros(frame.points.shape[1] - frame.rank)) if misfit <= min(1e-9, ε / 4) else None
 
 
-def _set_apart(frames: Frames, frame: Frame, on: Face) -> Apart:
+def _separation(frames: Frames, frame: Frame, on: Face) -> Separation:
     """The smallest face that contains the wanted keys, and a direction that separates it from all others.
 
     As long as no direction separates the others, a mixture of some of them lies in the span of the face, so these are
@@ -101,11 +101,11 @@ def _set_apart(frames: Frames, frame: Frame, on: Face) -> Apart:
             frame = frames(face)
         rest, z = ~face, np.zeros(frame.points.shape[1])
         if not rest.any():
-            return Apart(face, frame, z, True, hidden)
+            return Separation(face, frame, z, True, hidden)
         found = widest_margin(-frame.beyond[rest], frame.sizes[rest], frame.flat)
         if found.direction is not None:
             z[frame.rank :] = found.direction
-            return Apart(face, frame, z, found.widest, hidden)
+            return Separation(face, frame, z, found.widest, hidden)
         face = face.copy()
         face[np.flatnonzero(rest)[found.mixture > 0]] = True
         if (face != rest).all():  # neither found because of rounding: all remaining keys may be on the face
@@ -115,7 +115,7 @@ def _set_apart(frames: Frames, frame: Frame, on: Face) -> Apart:
         frame = frames(face)
 
 
-def _away(apart: Apart, z: Vector, ε: float) -> Vector:
+def _away(apart: Separation, z: Vector, ε: float) -> Vector:
     """z + s · outwards with the smallest s ≥ 0 for which the keys outside the face get at most ε of the weight."""
     rest = apart.frame.points[~apart.face]
     if not len(rest):

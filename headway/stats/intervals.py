@@ -24,8 +24,8 @@ LEVEL = 0.05
 """The significance level of every test; intervals have a coverage of 1 − LEVEL, 95 %."""
 POWER = 0.8
 RESAMPLES = 4000
-FEWEST_TO_RESAMPLE = 5  # three values have only ten different resamples, too few for an interval
-FEWEST_FOR_POWER = 3  # degrees of freedom: with fewer, the true standard deviation may be 6 times the estimate
+MIN_TO_RESAMPLE = 5  # three values have only ten different resamples, too few for an interval
+MIN_FOR_POWER = 3  # degrees of freedom: with fewer, the true standard deviation may be 6 times the estimate
 NO_SPREAD = 1e-12  # relative: anything less is rounding
 
 
@@ -86,7 +86,7 @@ class Contrast:
     def bootstrap(self) -> tuple[float, float] | None:
         """The bootstrap interval over seeds. None if there are too few pairs to resample, or if seeds were added after
         a look, which the bootstrap cannot account for."""
-        if self.differences is None or len(self.differences) < FEWEST_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
+        if self.differences is None or len(self.differences) < MIN_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
             return None
         low, high = bootstrap_interval(self.differences)
         return float(low), float(high)
@@ -95,7 +95,7 @@ class Contrast:
         """The effect that these seeds detect with this power; None if too few seeds estimate the spread."""
         freedom = self.degrees_of_freedom
         critical = self.stopping.reach(freedom, level)
-        if freedom < FEWEST_FOR_POWER or not math.isfinite(critical):
+        if freedom < MIN_FOR_POWER or not math.isfinite(critical):
             return None
         return visible(noncentrality(freedom, critical, power) * self.error, freedom)
 

@@ -23,7 +23,7 @@ SAME_BUDGET = 1.12
 numbers."""
 WIDEST_BUDGET = 1.35
 """The widest range of costs in one budget; if it is wider, costs were not held fixed."""
-FEWEST_SIZES = 4
+MIN_SIZES = 4
 """The minimum for a parabola, since one goes through any three points."""
 Missing = Literal["", "few sizes", "smaller", "larger", "no minimum"]
 
@@ -132,7 +132,7 @@ def _curve(points: Points, places: np.ndarray, weights: np.ndarray) -> IsoFlopCu
     centre, budget = float(logs.mean()), float(np.exp(np.log(points.flops[places]).mean()))
     sizes = float(np.exp(logs.min())), float(np.exp(logs.max()))
     many = len(np.unique(np.round(logs, 6)))
-    if many < FEWEST_SIZES:
+    if many < MIN_SIZES:
         nothing = np.full(len(weights), np.nan)
         return IsoFlopCurve(budget, places, np.array([loss.mean(), 0.0, 0.0]), centre, sizes, "few sizes", nothing)
     every = np.concatenate([np.ones((1, len(loss))), weights])

@@ -26,7 +26,7 @@ from headway.stats.law_minima import CORNER, minimise, residuals_of
 RESAMPLES = 1000
 OUTLYING = 3.5
 """A point is an outlier if it is farther from the law than this many robust standard deviations (1.4826 · MAD)."""
-FEWEST = 8
+MIN_POINTS = 8
 """The minimal number of points for fitting five parameters."""
 _ROUGHLY = (100, 1e-6)  # maximal number of steps, and the relative improvement a step must make
 _LOWEST = 60  # how many of the starts are followed to the end
@@ -216,7 +216,7 @@ def fit_law(points: Points, resamples: int = RESAMPLES, starts: np.ndarray | Non
 
 
 def _distinct(rows: np.ndarray, objectives: np.ndarray, most: int = 3) -> np.ndarray:
-    """Of minima in order, the first few that differ and are not hopeless."""
+    """The first few of the sorted minima that are distinct and close to the lowest one."""
     kept: list[int] = [0]
     for k in range(1, len(rows)):
         if len(kept) == most or objectives[k] > 1.5 * objectives[0] + 1e-12:

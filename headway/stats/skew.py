@@ -16,15 +16,15 @@ from headway.core import random
 
 FALSE_ALARMS = 0.01
 """The share of studies with normally distributed scores that are called skewed."""
-FEWEST = 4  # three residuals of one arm always have nearly the same skewness
+MIN_VALUES = 4  # three residuals of one arm always have nearly the same skewness
 DRAWS = 4000
-MOST_RELABELLINGS = 10_000
+MAX_PERMUTATIONS = 10_000
 
 
 def skewness(columns: Sequence[np.ndarray]) -> float:
     """The skewness of all arms' residuals together, each in units of its arm's standard deviation; 0 if there are
     none."""
-    columns = [column for column in columns if len(column) >= FEWEST and np.ptp(column) > 0]
+    columns = [column for column in columns if len(column) >= MIN_VALUES and np.ptp(column) > 0]
     if not columns:
         return 0.0
     residuals = np.concatenate([(column - column.mean()) / column.std() for column in columns])
@@ -33,7 +33,7 @@ def skewness(columns: Sequence[np.ndarray]) -> float:
 
 def is_skewed(columns: Sequence[np.ndarray]) -> bool:
     """Whether scores are more skewed than normally distributed ones in 99 % of studies of this size."""
-    sizes = tuple(sorted(len(column) for column in columns if len(column) >= FEWEST and np.ptp(column) > 0))
+    sizes = tuple(sorted(len(column) for column in columns if len(column) >= MIN_VALUES and np.ptp(column) > 0))
     return bool(sizes) and abs(skewness(columns)) > _by_chance(sizes)
 
 
@@ -52,10 +52,10 @@ def sign_flip_p(differences: np.ndarray) -> float:
     """The p value of the sign-flip test on paired differences, over all 2ⁿ sign patterns or ten thousand random ones.
     Exact for any distribution, if the arms are exchangeable under the null hypothesis."""
     n = len(differences)
-    if 2**n <= MOST_RELABELLINGS:
+    if 2**n <= MAX_PERMUTATIONS:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=n)))
     else:
-        draws = np.random.default_rng(random.key("signs", n)).choice((1.0, -1.0), size=(MOST_RELABELLINGS - 1, n))
+        draws = np.random.default_rng(random.key("signs", n)).choice((1.0, -1.0), size=(MAX_PERMUTATIONS - 1, n))
         signs = np.concatenate([np.ones((1, n)), draws])
     # Under sign flips |mean| gives the same order as |t|, because the sum of squares does not change.
     means = np.abs(signs @ differences)
@@ -70,14 +70,14 @@ def permutation_p(first: np.ndarray, second: np.ndarray) -> float:
     have the same mean (Janssen 1997, https://doi.org/10.1016/S0167-7152(97)00043-6)."""
     values, n = np.concatenate([first, second]), len(first)
     total = len(values)
-    if math.comb(total, n) <= MOST_RELABELLINGS:
+    if math.comb(total, n) <= MAX_PERMUTATIONS:
         picked = [
             (*chosen, *sorted(set(range(total)) - set(chosen))) for chosen in itertools.combinations(range(total), n)
         ]
         dealt = values[np.array(picked)]
     else:
         draws = np.random.default_rng(random.key("dealt", total, n))
-        dealt = np.concatenate([values[None], draws.permuted(np.tile(values, (MOST_RELABELLINGS - 1, 1)), axis=1)])
+        dealt = np.concatenate([values[None], draws.permuted(np.tile(values, (MAX_PERMUTATIONS - 1, 1)), axis=1)])
     own, other = dealt[:, :n], dealt[:, n:]
     error = np.sqrt(own.var(1, ddof=1) / n + other.var(1, ddof=1) / (total - n))
     gap = np.abs(own.mean(1) - other.mean(1))

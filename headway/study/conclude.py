@@ -11,7 +11,7 @@ from headway.study.design.measures import Chosen, Measure
 from headway.study.design.questions import Better, Question
 from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
-from headway.study.results.ensembles import arms_as_one, could_be_one, kept
+from headway.study.results.ensembles import arms_as_one, arms_with_ensemble, kept
 from headway.study.results.evidence import best_arms
 from headway.study.results.ladder_points import points_of, write_points
 from headway.study.results.measuring import measure
@@ -27,7 +27,7 @@ class Conclusion:
     results: Results
     verdicts: list[Verdict]
     judgements: list[Judgement]
-    """Of the report's claims, if the study is a case."""
+    """The judgements of the report's claims, if the study is a case."""
     report: Path | None
     """The HTML file; None if it is not written yet."""
 
@@ -48,7 +48,7 @@ def conclude(folder: Path) -> Conclusion:
     write_json(folder / "verdicts.json", [verdict.as_json() for verdict in found.verdicts])
     if not found.results.runs:
         return found
-    if found.results.study.ensembles and len(kept(found.results)) < len(could_be_one(found.results)):
+    if found.results.study.ensembles and len(kept(found.results)) < len(arms_with_ensemble(found.results)):
         arms_as_one(folder)
     return replace(found, report=write_report(found.results, found.verdicts, found.judgements))
 

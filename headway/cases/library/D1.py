@@ -45,7 +45,7 @@ DEPTHS = (2, 4, 8)
 """Layers of a ReLU chain, and states n of an RNN (which takes n − 1 steps)."""
 NORM = Fraction(1, 4)
 """σ_max(W) of the sigmoid RNN."""
-MET = 1 - 1e-9
+ATTAINED = 1 - 1e-9
 """The share of a bound from which it counts as attained."""
 
 
@@ -92,14 +92,14 @@ def chain_keeps_to(instances: int, bound: Callable[[Sequence[Tensor]], list[Frac
             of = f"width {width}, {depth} layers"
             rows.append(Reach("within the bound", of, instances, "all", share(certified, instances), "all"))
             rows.append(Reach("exactly 0", of, instances, "≥ 0", share(int((shares == 0).sum()), instances), "yes"))
-            met = f"{share(int((shares >= MET).sum()), instances)}{_between(shares)}"
+            met = f"{share(int((shares >= ATTAINED).sum()), instances)}{_between(shares)}"
             rows.append(Reach("attains the bound", of, instances, "≤ 1", met, "yes"))
     rows.sort(key=lambda row: row.quantity, reverse=True)
     return Ruling(
         status="does not hold" if lost else "holds",
         why=f"the Jacobian is W_n·D_{{n−1}}·W_{{n−1}} … D_1·W_1 with diagonal D_i of zeros and ones, whose norm is at "
         "most 1, so its norm is at most ∏‖W_i‖. In exact arithmetic "
-        f"{_keep(lost, len(rows) // 3 * instances, 'random chains')}. Both ends are attained. In a chain of single "
+        f"{_bounded(lost, len(rows) // 3 * instances, 'random chains')}. Both ends are attained. In a chain of single "
         "units there is nothing in between: the gradient is either 0 or the product itself",
         reached=rows,
         derivation=[
@@ -140,7 +140,7 @@ def rnn_keeps_to(instances: int, step: Fraction = SIGMOID.steepest * NORM) -> Ru
         status="does not hold" if lost else "holds",
         why="the slope σ' = σ·(1 − σ) is at most 1/4, with equality only at 0. With σ_max(W) = 1/4 the Jacobian of a "
         "step, diag(σ')·W, has norm at most 1/16, and from x_1 to x_n there are n − 1 steps: the bound is right. "
-        f"In exact arithmetic {_keep(lost, len(rows) // 2 * instances, 'random RNNs')}. They stay below it because "
+        f"In exact arithmetic {_bounded(lost, len(rows) // 2 * instances, 'random RNNs')}. They stay below it because "
         "their arguments are not 0, and because W maps the direction it stretches most to directions it stretches less",
         reached=rows,
         derivation=[
@@ -268,12 +268,12 @@ def _curve(name: str, measured: list[Tensor]) -> Curve:
     return Curve(name, list(range(2, len(measured) + 2)), middle, low, high)
 
 
-def _keep(lost: int, of: int, what: str) -> str:
+def _bounded(lost: int, of: int, what: str) -> str:
     return f"all {of:,} {what} are within the bound" if not lost else f"{lost:,} of {of:,} {what} exceed the bound"
 
 
 def _between(shares: Tensor) -> str:
-    between = shares[(shares > 0) & (shares < MET)]
+    between = shares[(shares > 0) & (shares < ATTAINED)]
     return f"; the others above 0 reach {between.median():.2g} of it (median)" if len(between) else "; all others are 0"
 
 

@@ -13,7 +13,7 @@ from headway.core.spec import Problem, Spec
 from headway.core.yaml import write_value
 from headway.recipe.naming import label
 
-HOW_IT_IS_READ = ("data.segment", "data.batches.")
+TRAINING_KEYS = ("data.segment", "data.batches.")
 """Keys under `data` that concern training: the text and its tokens stay the same."""
 
 
@@ -88,7 +88,7 @@ class Factor(Spec):
 
 def is_data(key: str) -> bool:
     """Whether a recipe key determines what is read: the text or its tokens."""
-    return key.startswith("data.") and not f"{key}.".startswith(HOW_IT_IS_READ)
+    return key.startswith("data.") and not f"{key}.".startswith(TRAINING_KEYS)
 
 
 def key_of(change: str) -> str:

@@ -22,7 +22,7 @@ from pydantic import Field
 from headway.core.spec import Problem, Spec
 from headway.study.design.factors import Arm, Change, key_of, label
 
-FEWEST_WIDTHS = 4
+MIN_WIDTHS = 4
 """The minimum for fitting a parabola."""
 
 
@@ -65,9 +65,9 @@ class Ladder(Spec):
         if len({rung.name for rung in self.rungs}) < len(budgets) or sorted(budgets) != budgets:
             yield Problem(("rungs",), "expected different budgets, the smallest first")
         for k, rung in enumerate(self.rungs):
-            if len(set(rung.widths)) < FEWEST_WIDTHS:
+            if len(set(rung.widths)) < MIN_WIDTHS:
                 reason = f"{rung.name} FLOPs has {len(set(rung.widths))} widths; finding the minimum needs at least"
-                yield Problem((f"rungs.{k}.widths",), f"{reason} {FEWEST_WIDTHS}")
+                yield Problem((f"rungs.{k}.widths",), f"{reason} {MIN_WIDTHS}")
             elif sorted(set(rung.widths)) != rung.widths or rung.widths[0] < 1:
                 yield Problem((f"rungs.{k}.widths",), "expected different widths, the narrowest first")
             elif self.head_width and any(width % self.head_width for width in rung.widths):

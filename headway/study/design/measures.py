@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway.tasks.abilities import ReadsSegments, Translates
     from headway.tasks.task import Task
 
-FEWEST_SENTENCES = 8
+MIN_SENTENCES = 8
 """How many sentences are joined together."""
 
 
@@ -198,7 +198,7 @@ class Sentences(TextMeasure):
     joined together (`joined`)."""
 
     kind: Literal["sentences"] = "sentences"
-    count: int = Field(default=40, ge=FEWEST_SENTENCES)
+    count: int = Field(default=40, ge=MIN_SENTENCES)
     """How many sentences, from the beginning of the split."""
     shortest: int = Field(default=10, ge=2)
     longest: int = Field(default=40, ge=2)
@@ -209,11 +209,11 @@ class Sentences(TextMeasure):
 
         super().check(task)
         found = len(sentences_in(task, self))
-        if found < FEWEST_SENTENCES:
+        if found < MIN_SENTENCES:
             lengths = f"{self.shortest} to {self.longest}"
             raise UserError(
                 f"measures: '{self.split}' has {found} sentences of {lengths} tokens that end in '.', but at least "
-                f"{FEWEST_SENTENCES} are needed"
+                f"{MIN_SENTENCES} are needed"
             )
 
     @property

@@ -16,7 +16,7 @@ from headway.study.design.questions import Best, Better, BetterTuned, Depends, L
 if TYPE_CHECKING:
     from headway.study.design.study import Study
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 NO_SEED = "the seed is not part of an arm; list the seeds under seeds:"
 
 
@@ -61,8 +61,8 @@ def _of_factors(study: "Study") -> Iterator[Problem]:
         if key := _in_both(one, other):
             yield Problem((f"factors.{second}",), f"it sets {key}, which '{first}' also sets")
     count = math.prod(len(factor.named or factor.values) for factor in study.factors.values()) * len(study.seeds)
-    if count > MOST_RUNS:
-        yield Problem(("factors", "seeds"), f"{count:,} runs are too many for one study (at most {MOST_RUNS:,})")
+    if count > MAX_RUNS:
+        yield Problem(("factors", "seeds"), f"{count:,} runs are too many for one study (at most {MAX_RUNS:,})")
 
 
 def _of_ladder(study: "Study") -> Iterator[Problem]:
@@ -72,8 +72,8 @@ def _of_ladder(study: "Study") -> Iterator[Problem]:
     if study.equal is not None:
         yield Problem(("equal",), "a ladder has its own budgets (rungs): leave equal out")
     many = sum(len(rung.widths) for rung in study.ladder.rungs) * max(1, len(study.ladder.families)) * len(study.seeds)
-    if many > MOST_RUNS:
-        yield Problem(("ladder", "seeds"), f"{many:,} runs are too many for one study (at most {MOST_RUNS:,})")
+    if many > MAX_RUNS:
+        yield Problem(("ladder", "seeds"), f"{many:,} runs are too many for one study (at most {MAX_RUNS:,})")
     try:
         study.base.with_changes(study.changes, "")
     except InvalidError as error:

@@ -37,7 +37,7 @@ from headway.study.design.claims import Claim, Look, Reported
 from headway.study.design.factors import Arm, Change, Factor, crossed, is_data
 from headway.study.design.ladder import Ladder
 from headway.study.design.measures import Measure
-from headway.study.design.mistakes import MOST_RUNS, mistakes
+from headway.study.design.mistakes import MAX_RUNS, mistakes
 from headway.study.design.questions import Question
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _recipe_or_name(given: Any, validate: Callable[[Any], "Recipe"]) -> "Recipe"
 
 def _numbered(given: Any) -> Any:
     """Expand a number of seeds to a list: 8 = 0..7."""
-    seeds = list(range(given)) if type(given) is int and 0 < given <= MOST_RUNS else given
+    seeds = list(range(given)) if type(given) is int and 0 < given <= MAX_RUNS else given
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
         raise PydanticCustomError("seeds", "expected the number of seeds (8 = 0..7), or a list of seeds")
     if len(set(seeds)) < len(seeds):

@@ -28,7 +28,7 @@ from headway.recipe.recipe import from_tree
 from headway.run.record import read_status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
-from headway.study.execution.populations import parcels
+from headway.study.execution.populations import populations_for
 from headway.study.results.results import ending
 from headway.training.checkpoint import saved_steps, step_folder
 from headway.training.interrupts import interruptible
@@ -54,7 +54,7 @@ class Ray:
             log.say(self._words(ray, gpus))
             pending: dict[Any, tuple[list[PlannedRun], list[Any]]] = {}
             home = None if self.address else str(Path.cwd())  # what `data.path: text.txt` is relative to
-            for members in parcels(runs, gpus):
+            for members in populations_for(runs, gpus):
                 parts = _sent(ray, members, on_gpu=gpus > 0, home=home)
                 pending[parts[0]] = (members, parts)
             while pending:

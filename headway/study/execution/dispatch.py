@@ -25,7 +25,7 @@ from headway.study.execution.executor import Log, order_for
 from headway.study.results.results import ending
 from headway.training.interrupts import interruptible
 
-MOST_IN_A_ROW = 2
+MAX_FAILURES_IN_A_ROW = 2
 """How many populations in a row may fail to fit on a GPU before it gets no more."""
 
 
@@ -174,7 +174,7 @@ class _Dispatcher:
             return []
         if not any(one.slot.called != slot.called for one in self.workers):
             return list(self.waiting)
-        if slot.too_small >= MOST_IN_A_ROW:
+        if slot.too_small >= MAX_FAILURES_IN_A_ROW:
             return []
         return [runs for runs in self.waiting if self.too_large.get(runs[0].name) != slot.called]
 
@@ -239,7 +239,7 @@ class _Dispatcher:
         assert slot.called is not None
         self.too_large |= {run.name: slot.called for run in runs}
         return (
-            "it gets no more runs, and " if slot.too_small >= MOST_IN_A_ROW else ""
+            "it gets no more runs, and " if slot.too_small >= MAX_FAILURES_IN_A_ROW else ""
         ) + "these runs go to another GPU"
 
     def _not_ended(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:

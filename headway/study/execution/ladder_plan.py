@@ -14,7 +14,7 @@ from headway.core.errors import UserError
 from headway.core.format import duration
 from headway.core.validation import validated
 from headway.recipe.recipe import Recipe
-from headway.study.design.ladder import FEWEST_WIDTHS, Ladder, Rung
+from headway.study.design.ladder import MIN_WIDTHS, Ladder, Rung
 from headway.study.design.study import Study
 from headway.study.execution.plan import Sizes, speed
 
@@ -139,7 +139,7 @@ class Climb:
             if len(chosen) < many:
                 chosen.add(size.width)
         found = sorted(chosen)
-        if known[0].parameters > expected / 1.5 or len(found) < FEWEST_WIDTHS:
+        if known[0].parameters > expected / 1.5 or len(found) < MIN_WIDTHS:
             small, best = known[0], f"{expected:.2g} parameters"
             raise UserError(
                 f"{flops:.3g} FLOPs: the best model would have about {best}, but the narrowest of this ladder, width "

@@ -28,7 +28,7 @@ from headway.study.design.mistakes import cheap_methods
 from headway.study.design.questions import Better
 from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.executor import Workforce
-from headway.study.execution.populations import by_shape, dealt, parcels
+from headway.study.execution.populations import by_shape, loads, populations_for
 from headway.study.verdicts.power import SeedsCanShow
 from headway.tasks.task import Task
 from headway.training import setting as settings
@@ -216,7 +216,7 @@ def plan(study: Study, workforce: Workforce, steps: Mapping[str, int] | None = N
     populations: list[PlannedPopulation] = []
     memory, warnings = 0, study.warnings()
     costs: list[float] = []  # seconds of each population or run, in the order they are assigned
-    shapes, parts = by_shape(runs), {part[0].name: len(part) for part in parcels(runs, workforce.gpus)}
+    shapes, parts = by_shape(runs), {part[0].name: len(part) for part in populations_for(runs, workforce.gpus)}
     at_once = workforce.share_one(len(parts)) if workforce.gpus else min(workforce.processes, len(parts))
     each_shape = min(MEASURED_SECONDS, MEASURED_IN_ALL / len(shapes))
     for members in shapes:
@@ -241,7 +241,7 @@ def plan(study: Study, workforce: Workforce, steps: Mapping[str, int] | None = N
         arms |= dict.fromkeys(names, one)
         warnings += _short_warmup(recipe, size, names)
     # Two populations running at once on one GPU take as long as one after the other.
-    seconds = max(dealt(costs, min(workforce.gpus, len(costs)))) if workforce.gpus else sum(costs) / at_once
+    seconds = max(loads(costs, min(workforce.gpus, len(costs)))) if workforce.gpus else sum(costs) / at_once
     in_order = {arm.name: arms[arm.name] for arm in study.arms}
     return Plan(study.title, runs, in_order, populations, workforce, seconds, memory * at_once, warnings)
 

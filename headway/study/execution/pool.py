@@ -12,7 +12,7 @@ from headway.core.errors import UserError
 from headway.study.design.study import PlannedRun
 from headway.study.execution.dispatch import WorkerSlot, dispatch
 from headway.study.execution.executor import Log, Workforce
-from headway.study.execution.populations import by_progress, parcels
+from headway.study.execution.populations import by_progress, populations_for
 from headway.training.capacity import SHARE
 
 AT_ONCE, CORES_EACH = 4, 4
@@ -57,7 +57,7 @@ class Pool:
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         slots = [WorkerSlot(None, _threads(1)) for _ in range(self.workforce.processes)]
-        return dispatch(slots, parcels(runs, gpus=0), log)
+        return dispatch(slots, populations_for(runs, gpus=0), log)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Gpus:
     def suited(cls, runs: Sequence[PlannedRun], there: Sequence[str]) -> "Gpus":
         """As many processes as keep these GPUs busy, limited by the number of populations and cores."""
         gpus = len(there)
-        sharing = min(AT_ONCE, cores() // (CORES_EACH * gpus), len(parcels(runs, gpus)) // gpus)
+        sharing = min(AT_ONCE, cores() // (CORES_EACH * gpus), len(populations_for(runs, gpus)) // gpus)
         return cls.shared_by(gpus * max(1, sharing), there)
 
     @property
@@ -87,7 +87,7 @@ class Gpus:
         return Workforce(len(self.names), len(set(self.names)))
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        begun = (by_progress(part, log.folder.runs) for part in parcels(runs, self.workforce.gpus))
+        begun = (by_progress(part, log.folder.runs) for part in populations_for(runs, self.workforce.gpus))
         populations = [part for parts in begun for part in parts]
         busy = self.names[: len(populations)]
         threads = _threads(max(1, cores() // len(busy)))

@@ -10,7 +10,7 @@ from headway.experiment.resume import resumable_together
 from headway.recipe.recipe import Recipe
 from headway.study.design.study import PlannedRun
 
-UNEVEN = 1.1
+MAX_IMBALANCE = 1.1
 """The load of the busiest GPU, relative to the ideal, at which populations are split no further."""
 
 
@@ -36,7 +36,7 @@ def by_progress(runs: list[PlannedRun], folder: Path) -> list[list[PlannedRun]]:
     return [[runs[k] for k in group] for group in resumable_together([folder / run.name for run in runs])]
 
 
-def parcels(runs: Iterable[PlannedRun], gpus: int) -> list[list[PlannedRun]]:
+def populations_for(runs: Iterable[PlannedRun], gpus: int) -> list[list[PlannedRun]]:
     """The populations to train, in the order of the study; without a GPU, every run by itself. A population costs
     little more than one of its runs, so it is split into as few parts as keep all GPUs busy."""
     if gpus == 0:
@@ -45,12 +45,12 @@ def parcels(runs: Iterable[PlannedRun], gpus: int) -> list[list[PlannedRun]]:
     cut: list[list[PlannedRun]] = []
     for parts in range(1, max(map(len, shapes), default=0) + 1):
         cut = [part for members in shapes for part in _parts(members, parts)]
-        if max(dealt([len(part) for part in cut], gpus)) <= UNEVEN * -(-sum(map(len, shapes)) // gpus):
+        if max(loads([len(part) for part in cut], gpus)) <= MAX_IMBALANCE * -(-sum(map(len, shapes)) // gpus):
             break
     return cut
 
 
-def dealt(costs: Sequence[float], hands: int) -> list[float]:
+def loads(costs: Sequence[float], hands: int) -> list[float]:
     """The total load of each worker if the next piece always goes to the one that is free first."""
     busy = [0.0] * hands
     for cost in costs:

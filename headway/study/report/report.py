@@ -33,7 +33,7 @@ from headway.study.verdicts.effects import is_beyond_units
 from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
 from headway.study.verdicts.wording import amount, chance, large, listed, percent, sentence, times
 
-STANDS: dict[ClaimStatus, str] = {
+STATUS_SENTENCES: dict[ClaimStatus, str] = {
     "holds": "This holds:",
     "does not hold": "This does not hold:",
     "not shown": "This is not shown:",
@@ -63,7 +63,7 @@ class AnsweredQuestion:
 
 
 @dataclass(frozen=True)
-class Said:
+class AuditLine:
     """The finding of one audit in several runs."""
 
     finding: Finding
@@ -129,14 +129,14 @@ class Paper:
         return [AnsweredQuestion(verdict, _effect(verdict), notes) for verdict, notes in notes_once(self.verdicts)]
 
     @cached_property
-    def audits(self) -> list[Said]:
+    def audits(self) -> list[AuditLine]:
         """Failed audits, then doubtful ones: one line per audit, with the arms concerned."""
         found: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
         for run in self.results.runs:
             for finding in run.audit.findings if run.audit else ():
                 if finding.verdict != "pass":
                     found.setdefault((finding.verdict, finding.audit), []).append((run.arm, finding))
-        return [Said(told[0][1], self._arms([arm for arm, _ in told])) for _, told in sorted(found.items())]
+        return [AuditLine(told[0][1], self._arms([arm for arm, _ in told])) for _, told in sorted(found.items())]
 
     def _arms(self, arms: Sequence[str]) -> str:
         counts = {arm: (arms.count(arm), len(self.results.of(arm))) for arm in dict.fromkeys(arms)}
@@ -215,11 +215,11 @@ class Paper:
 def weakest_of(judgements: Sequence[Judgement], say: Callable[[str], str]) -> str:
     """The claim that decides whether the conclusion holds: the first with the worst status."""
     weakest = next(one for one in judgements if one.status == overall(judgements))
-    return f"“{say(weakest.claim.says)}” {STANDS[weakest.status]} {say(weakest.why)}"
+    return f"“{say(weakest.claim.says)}” {STATUS_SENTENCES[weakest.status]} {say(weakest.why)}"
 
 
 def rendered(template: str, **given: Any) -> str:
-    """A template, filled with what it is given by name."""
+    """Render a template with these variables."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     is_html = template.endswith(".html")

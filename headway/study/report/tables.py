@@ -18,7 +18,7 @@ from headway.study.results.evidence import column
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import amount, large, plain
 
-MOST_SCORES = 3
+MAX_SCORES = 3
 """How many scores fit in the first table; the others go into a second one."""
 
 
@@ -89,7 +89,7 @@ def _main(results: Results) -> list[str]:
 
 def scores_table(results: Results) -> Table:
     """One row per arm: its scores, seeds, costs and failed audits."""
-    scores = asked_scores(results)[:MOST_SCORES]
+    scores = asked_scores(results)[:MAX_SCORES]
     rows = []
     for arm, about in results.arms.items():
         runs = results.of(arm)
@@ -110,7 +110,7 @@ def scores_table(results: Results) -> Table:
 
 def more_scores_table(results: Results) -> Table | None:
     """The scores that do not fit in the first table."""
-    scores = asked_scores(results)[MOST_SCORES:]
+    scores = asked_scores(results)[MAX_SCORES:]
     told = [one for one in results.study.measures if not isinstance(one, Sliding)]  # they have their own table
     measured = [name for measure in told for name in measure.told if name in results.score_names]
     scores = list(dict.fromkeys([*scores, *(s for s in measured if s not in asked_scores(results))]))

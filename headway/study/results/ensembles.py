@@ -53,7 +53,7 @@ def arms_as_one(folder: Path, splits: Sequence[str] | None = None) -> tuple[list
     return found, none
 
 
-def could_be_one(results: Results) -> list[str]:
+def arms_with_ensemble(results: Results) -> list[str]:
     """The arms with at least two finished runs."""
     return [arm for arm in results.arms if len(_ended(results, arm)) > 1]
 

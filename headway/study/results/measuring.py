@@ -21,7 +21,7 @@ from headway.experiment.train import load_model
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.score import Score
-from headway.study.design.measures import FEWEST_SENTENCES, GivenTargets, Measure, Sentences
+from headway.study.design.measures import MIN_SENTENCES, GivenTargets, Measure, Sentences
 from headway.tasks.abilities import ReadsSegments, Translates
 from headway.tasks.task import Task
 
@@ -79,7 +79,7 @@ def _asked(measures: Sequence[Measure]) -> list[dict[str, Any]]:
 def sentence_scores(measure: Sentences, model: Any, task: ReadsSegments) -> Iterator[Score]:
     plain, order = sentences_in(task, measure), random.generator(0, "scrambled sentences")
     scrambled = [s[torch.randperm(len(s), generator=order)] for s in plain]
-    together = FEWEST_SENTENCES
+    together = MIN_SENTENCES
     joined = [torch.cat(plain[k : k + together]) for k in range(0, len(plain) - together + 1, together)]
     what = ("as they are", "tokens in random order", "eight joined together")
     for name, texts, how in zip(measure.splits, (plain, scrambled, joined), what, strict=True):

@@ -34,7 +34,7 @@ Outcome = Literal[
     "cannot say",
 ]
 Range = tuple[float, float]
-NO_CHANCE = "with one run there is no spread, so an effect cannot be told from chance; run 5 seeds or more"
+NEEDS_MORE_SEEDS = "with one run there is no spread, so an effect cannot be told from chance; run 5 seeds or more"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Family:
         """The significance level one question must reach if it is the only one with an effect (Bonferroni)."""
         return LEVEL / max(1, self.size)
 
-    def undoes(self, p: float) -> str:
+    def correction_note(self, p: float) -> str:
         """What to add if the effect is significant only before correction; otherwise empty."""
         if not p < LEVEL <= self.p:
             return ""
@@ -190,7 +190,7 @@ def why_not(found: Contrast | None, columns: dict[str, Column]) -> str:
             return f"there is no finished run of {arm}"
     if found is None:
         few = [f"{arm} has {seeds(len(c.values))}" for arm, c in columns.items() if len(c.values) < 2]
-        return f"{' and '.join(few)}: {NO_CHANCE}"
+        return f"{' and '.join(few)}: {NEEDS_MORE_SEEDS}"
     if not found.has_spread:
         if abs(found.estimate) <= NO_SPREAD * max(found.size, 1e-300):
             return f"the scores are identical at all {seeds(len(found.seeds))}: check that these arms differ at all"

@@ -9,7 +9,7 @@ from headway.stats.tests import picked_among, shrunk_best
 from headway.study.design.questions import Best
 from headway.study.results.evidence import Correct, StudyEvidence
 from headway.study.verdicts.analysis import (
-    NO_CHANCE,
+    NEEDS_MORE_SEEDS,
     Analysis,
     Family,
     Outcome,
@@ -18,7 +18,7 @@ from headway.study.verdicts.analysis import (
     seed_notes,
 )
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
-from headway.study.verdicts.effects import could_show, measured, said, visible
+from headway.study.verdicts.effects import detectable, measured, said, visible
 from headway.study.verdicts.wording import digits, listed, plain, seeds
 
 
@@ -70,8 +70,8 @@ class BestArm(Analysis):
     def verdict(self, family: Family) -> Verdict:
         if self.p is None:
             few = [arm for arm in self.arms if len(self.columns[arm].values) == 1]
-            why = f": {NO_CHANCE}" if len(few) > 1 else ""
-            return self.cannot_say(f"fewer than two arms can be compared; left out: {self._outsiders}{why}", self.arms)
+            why = f": {NEEDS_MORE_SEEDS}" if len(few) > 1 else ""
+            return self.cannot_say(f"fewer than two arms can be compared; left out: {self._left_out}{why}", self.arms)
         # The same factor for every pair, so that a single arm is named exactly if the corrected p value is significant.
         factor = family.p / self.p if self.p > 0 else family.size
         tied = [arm for arm, found in self.against.items() if min(1.0, factor * self._chance(found)) >= LEVEL]
@@ -86,7 +86,7 @@ class BestArm(Analysis):
             p_corrected=family.p,
             seeds=len(found.seeds),
             arms=(self.best, *tied),
-            notes=(*self._flattery(), *seed_notes(found, {arm: self.columns[arm] for arm in self.running})),
+            notes=(*self._selection_bias(), *seed_notes(found, {arm: self.columns[arm] for arm in self.running})),
             **facts,
         )
 
@@ -107,15 +107,15 @@ class BestArm(Analysis):
             told = f"not distinguishable: {self.best} has the best mean {of}, but {listed(tied)} cannot "
             told += f"be told from it with {count}"
             if facts:
-                told += f"; {self._lead(facts)}, and {could_show(facts, digits(facts['interval']))}"
-        return f"{told}; left out: {self._outsiders}" if self.out else told
+                told += f"; {self._lead(facts)}, and {detectable(facts, digits(facts['interval']))}"
+        return f"{told}; left out: {self._left_out}" if self.out else told
 
     def _lead(self, facts: dict[str, Any]) -> str:
         if facts["effect"] >= 0:
             return f"it is ahead of {self.closest} by {said(facts)}"
         return f"on the seeds that these two share it is behind {self.closest} by {said(facts)}"
 
-    def _flattery(self) -> list[str]:
+    def _selection_bias(self) -> list[str]:
         """A note on the winner's curse, with a number if there is one."""
         if len(self.running) < 3:
             return []
@@ -137,5 +137,5 @@ class BestArm(Analysis):
         return no_such_number(self.metric) if sees_the_future(self.about(arm)) else ""
 
     @property
-    def _outsiders(self) -> str:
+    def _left_out(self) -> str:
         return listed(f"{arm} ({why})" for arm, why in self.out.items())

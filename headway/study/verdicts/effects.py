@@ -64,7 +64,7 @@ def is_beyond_units(facts: Mapping[str, Any]) -> bool:
     return ends is not None and not 1 / BEYOND_UNITS < min(ends) <= max(ends) < BEYOND_UNITS
 
 
-def could_show(facts: Mapping[str, Any], decimals: int) -> str:
+def detectable(facts: Mapping[str, Any], decimals: int) -> str:
     """The smallest effect that these seeds can detect, as text."""
     if "smallest_visible" not in facts:
         return "the smallest detectable difference can only be estimated from 4 seeds or more"

@@ -17,7 +17,7 @@ from headway.study.verdicts.analysis import (
     seed_notes,
     why_not,
 )
-from headway.study.verdicts.effects import could_show, visible
+from headway.study.verdicts.effects import detectable, visible
 from headway.study.verdicts.wording import amount, digits, fixed, seeds
 
 Levels = tuple[str, str]
@@ -115,9 +115,8 @@ class Interaction(Analysis):
         if outcome == "depends":
             sentence = f"the effect of {self.question.effect} depends on {self.question.on_factor}: {example}"
         else:
-            sentence = (
-                f"not distinguishable: {example}{family.undoes(self.p)}; {could_show(smallest, digits(interval))}"
-            )
+            sentence = f"not distinguishable: {example}{family.correction_note(self.p)}; "
+            sentence += detectable(smallest, digits(interval))
         resampled = found.bootstrap if len(self.choices) == 1 else None
         at_once = f", for all {len(self.choices)} differences at once" if len(self.choices) > 1 else ""
         return self.concluded(

@@ -55,7 +55,7 @@ class OrderedScores(Analysis):
         return self.concluded(
             [self.question.arm],
             outcome,
-            self._sentence(outcome, narrowest, facts, seeds(len(found.seeds))) + family.undoes(self.p),
+            self._sentence(outcome, narrowest, facts, seeds(len(found.seeds))) + family.correction_note(self.p),
             **facts,
             seeds=len(found.seeds),
             p=self.p,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from headway.scoring.bleu import of_sums
-from headway.stats.intervals import FEWEST_TO_RESAMPLE, LEVEL
+from headway.stats.intervals import LEVEL, MIN_TO_RESAMPLE
 from headway.stats.resampled import FEWEST, RESAMPLES, PairedResamples, paired
 from headway.stats.stopping import FIXED_SEEDS
 from headway.study.design.questions import PairedBootstrap
@@ -60,7 +60,7 @@ class OnOtherSentences(TwoArms):
 
     @property
     def resampled(self) -> Range | None:
-        if self.drawn is None or len(self.drawn.differences) < FEWEST_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
+        if self.drawn is None or len(self.drawn.differences) < MIN_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
             return None
         return self._turned(self.drawn.over_both)
 

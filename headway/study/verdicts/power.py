@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headway.scoring.metrics import metric_of
-from headway.stats.intervals import FEWEST_FOR_POWER, LEVEL, POWER, noncentrality, visible
+from headway.stats.intervals import LEVEL, MIN_FOR_POWER, POWER, noncentrality, visible
 from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 from headway.stats.tests import picked_among
 from headway.study.design.questions import Best, Better, Depends, LadderQuestion, Ordered, Question
@@ -63,7 +63,7 @@ def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCa
     if count < 2:
         return SeedsCanShow(question, "one seed shows nothing: without spread, an effect cannot be told from chance")
     spread = max(known, key=lambda one: one.freedom, default=None)
-    if spread is None or spread.freedom < FEWEST_FOR_POWER:
+    if spread is None or spread.freedom < MIN_FOR_POWER:
         return SeedsCanShow(
             question,
             f"how much {question.on} varies between seeds is not known yet; give --from STUDY, an earlier study with "

@@ -51,7 +51,7 @@ class OfLadder(Analysis):
             self.p = p_of(self.drawn)
 
     def compare(self) -> None:
-        """Set `effect` and `drawn`; or `why_not`."""
+        """Set `effect` and `drawn`, or `why_not`."""
         raise NotImplementedError
 
     @property

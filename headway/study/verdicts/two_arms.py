@@ -22,7 +22,7 @@ from headway.study.verdicts.analysis import (
     seed_notes,
     why_not,
 )
-from headway.study.verdicts.effects import could_show, is_beyond_units, measured, said, visible
+from headway.study.verdicts.effects import detectable, is_beyond_units, measured, said, visible
 from headway.study.verdicts.wording import chance, digits, percent, seeds
 
 
@@ -72,7 +72,7 @@ class TwoArms(Analysis):
         rows = self.on_rows() if self.metric.is_of_rows else None
         if rows is not None and outcome in ("better", "worse") and rows.outcome != "different":
             sentence += "; this holds for the rows of this split, and may not hold for other rows"
-        resampled, relabelled = self.resampled, self._relabelled()
+        resampled, relabelled = self.resampled, self._permutation_p()
         return self.concluded(
             self.trained,
             outcome,
@@ -130,7 +130,7 @@ class TwoArms(Analysis):
         """Tested on all arms of the study together: a few seeds of two arms would not show skewness."""
         return is_skewed([np.array(list(self.column(arm).values.values())) for arm in self.table])
 
-    def _relabelled(self) -> float | None:
+    def _permutation_p(self) -> float | None:
         """A permutation p value if the scores are skewed. A baseline cannot be exchanged with an arm, and a permutation
         test does not allow for seeds added after a look, so these have none."""
         found = self.contrast
@@ -159,4 +159,4 @@ class TwoArms(Analysis):
             return f"{arm} is {outcome} than {than} by {said(facts)}{share}, {count}"
         place = "ahead of" if facts["effect"] >= 0 else "behind"
         told = f"not distinguishable: {arm} is {place} {than} by {said(facts)}, {count}"
-        return f"{told}{family.undoes(self.p)}; {could_show(facts, digits(facts['interval']))}"
+        return f"{told}{family.correction_note(self.p)}; {detectable(facts, digits(facts['interval']))}"

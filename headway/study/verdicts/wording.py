@@ -3,7 +3,7 @@
 import math
 from collections.abc import Container, Iterable, Sequence
 
-ENDLESS = 1e9
+SCIENTIFIC_FROM = 1e9
 
 
 def digits(interval: tuple[float, float]) -> int:
@@ -16,7 +16,7 @@ def digits(interval: tuple[float, float]) -> int:
 
 def fixed(value: float, decimals: int) -> str:
     """Format with this many decimals; never '-0.0', and in scientific notation if huge."""
-    if abs(value) >= ENDLESS:
+    if abs(value) >= SCIENTIFIC_FROM:
         return f"{value:.2g}".replace("inf", "∞")
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
