@@ -86,7 +86,7 @@ def test_half_as_much_is_told_in_units_and_an_eighth_as_a_factor():
 
 def test_three_seeds_do_not_tell_what_they_could_detect():
     verdict = is_better({"new": arm(0.0005, n=3), "old": arm(n=3)})
-    assert verdict.outcome == "not distinguishable" and "from 4 seeds on" in verdict.sentence
+    assert verdict.outcome == "not distinguishable" and "from 4 seeds or more" in verdict.sentence
     assert verdict.smallest_visible is None and verdict.as_json()["smallest_visible_interval"] is None
 
 
