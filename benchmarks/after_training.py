@@ -5,7 +5,8 @@
 On a GPU the cost of small models is launch overhead, so the number of operations shows where time is spent, even
 without a GPU. For each function of Headway, the operations within it are split into a constant part and a part per
 member (from two population sizes). The model is narrow, so that overhead dominates on a CPU as well. While operations
-are counted, scoring uses batches as large as on a GPU."""
+are counted, scoring uses batches as large as on a GPU.
+"""
 
 import argparse
 import sys

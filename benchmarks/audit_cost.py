@@ -5,7 +5,8 @@
 Each recipe is trained for a few steps and audited as by `headway train`; the training time is extrapolated to the
 recipe's own number of steps. Times are CPU seconds of one core with an empty cache. Audit results about the data are
 cached for the next run; `again` shows the time with the cache. One JSON line per recipe. `dearest` are the most
-expensive single audits; the time between audits (building models, reading files) is included in the total."""
+expensive single audits; the time between audits (building models, reading files) is included in the total.
+"""
 
 import argparse
 import json

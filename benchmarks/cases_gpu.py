@@ -8,7 +8,8 @@ Each case is a study in FOLDER/studies: an interrupted study is resumed, and run
 already made are reused. One JSON line per case gives the time it took, the scores of its arms, and the status of each
 claim; the lines are also written to FOLDER/cases.jsonl. `headway cases --table --studies FOLDER/studies` makes a table.
 With --quick as the last word, the quick sizes are run, to try it on a CPU; with --workers=2, two processes share the
-GPU."""
+GPU.
+"""
 
 import json
 import sys

@@ -5,7 +5,8 @@
 The shape is nanoGPT's character model (6 layers, 6 heads, width 384), on CUDA with its batches of 64 × 256 tokens, on a
 CPU with only 4 × 64, so that steps are short and the share of saving is overestimated. Both take turns in one process:
 on a CPU single steps and complete saves (copies, checksums, writing, waiting for the disk, removing the oldest); on
-CUDA, where a thread writes during training, 500 steps with a save and 500 without. `folder` chooses the disk."""
+CUDA, where a thread writes during training, 500 steps with a save and 500 without. `folder` chooses the disk.
+"""
 
 import json
 import platform

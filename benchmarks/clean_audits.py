@@ -4,7 +4,8 @@
 
 Tiny models, each trained and audited as by `headway train`. Audits that rightly complain about too short a training run
 are listed beforehand (`TOO_SHORT`), and recipes that are bad on purpose list their expected findings. Any other failure
-is a false failure, any other warning a false warning. Datasets are only checked by the data audits."""
+is a false failure, any other warning a false warning. Datasets are only checked by the data audits.
+"""
 
 import argparse
 import json

@@ -4,7 +4,8 @@
 
 One JSON line per figure: how often the 95 % interval covers the truth (t and bootstrap), by number of seeds and
 distribution of the differences; how often a study without any effect finds one, after Holm's correction; how often
-equal scores are called in order or not in order; how often the arms named as best include the truly best one."""
+equal scores are called in order or not in order; how often the arms named as best include the truly best one.
+"""
 
 import json
 import sys

@@ -3,7 +3,8 @@
     python -m benchmarks.coverage_by_question [studies]
 
 One JSON line per figure, in %. The computations of verdicts are done here for all studies at once; a test compares some
-of them with complete verdicts. Scores are normally distributed unless stated otherwise."""
+of them with complete verdicts. Scores are normally distributed unless stated otherwise.
+"""
 
 import itertools
 import json

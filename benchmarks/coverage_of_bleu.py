@@ -7,7 +7,8 @@ One JSON line per figure: the share of studies in which the 95 % interval of the
 truth, which is 0. Some sentences suit one recipe and some the other (`taste`), some training runs turn out better
 (`luck`), and the matching n-grams are drawn at random. The interval for other sentences and seeds is compared with
 those that ignore one source of variance: over sentences alone, for given models (Koehn 2004), and over seeds alone, for
-a given test set; and with the bootstrap that resamples both."""
+a given test set; and with the bootstrap that resamples both.
+"""
 
 import json
 import math

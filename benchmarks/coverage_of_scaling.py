@@ -6,7 +6,8 @@ One JSON line per ladder and method: the share of ladders in which the 95 % inte
 and the exponent with which the parameters of the best model grow, by the law and by parabolas. The noise resembles
 small language models: the log loss varies by 0.2 to 1 % between runs, with heavy tails (Student's t with five degrees
 of freedom), and one run in a hundred is off by 3 to 10 %. The method in use (percentiles over random weights) is
-compared with other ways to resample and to form intervals."""
+compared with other ways to resample and to form intervals.
+"""
 
 import json
 import sys

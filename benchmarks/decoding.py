@@ -5,7 +5,8 @@
 2 + 2 layers, 8 heads, width 512, a vocabulary of 10,000, batches of 64 sources of 20 to 40 tokens, 40 tokens generated
 for each (END is made impossible), greedy and with beam width 5; one thread, in turns in one process, comparing CPU
 time. Both must produce the same tokens for all hypotheses of the beam, or otherwise hypotheses of equal log-probability
-up to rounding. (The ranking of hypotheses is not compared: Headway counts the END that follows, Marian does not.)"""
+up to rounding. (The ranking of hypotheses is not compared: Headway counts the END that follows, Marian does not.)
+"""
 
 import json
 import platform

@@ -7,7 +7,8 @@ and warm, with the cache filled by the first. The output has the seconds of the 
 steps from the run folders, and whether it was compiled; --out also has every printed line with its time. Then follow
 step speeds (`benchmarks.kernels_gpu`), and a GPT of the first command's shape in plain torch, compiled and trained as
 in nanoGPT's train.py: once, times 32. --try uses tiny sizes, to test everything on a CPU. One JSON line each, all of
-them also in --out."""
+them also in --out.
+"""
 
 import argparse
 import json

@@ -11,7 +11,8 @@ eight at a time. `speed`, on this CPU: samples per second of an epoch over the s
 one process, for Headway, transformers' Trainer in its usual configuration (rows in random order, padded to the longest
 of their batch), and Trainer with rows grouped by length; also for five epochs of a head on frozen weights. Batch size,
 precision, dropout, optimizer and clipping are the same. Set-up is not counted. One JSON line per figure, printed as
-soon as it is measured; those of `scores` are also in FOLDER/fine_tuning.jsonl."""
+soon as it is measured; those of `scores` are also in FOLDER/fine_tuning.jsonl.
+"""
 
 import json
 import platform

@@ -7,7 +7,8 @@ the first of them (building kernels, compiling), and the losses of the first ste
 Modes: `plain` and `kernels` compile nothing, without and with the kernels of `headway/nn/kernels`; `layers` compiles
 one layer, `whole` the whole loss. --table writes the most expensive kernels of a replayed step as Markdown. --check
 first compares each kernel with its reference implementation, and measures the attention kernels (forward and backward)
-and the memory-bound kernels. Without a SHAPE all are measured; `none` measures no shape."""
+and the memory-bound kernels. Without a SHAPE all are measured; `none` measures no shape.
+"""
 
 import argparse
 import dataclasses

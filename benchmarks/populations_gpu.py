@@ -4,7 +4,8 @@
 
 One JSON line per (shape, R, mode): total training tokens/s and peak memory. Random tokens; bf16; every step is a
 complete training step (batch, loss, gradients, clipping, AdamW). Modes: `recorded` replays a CUDA graph, `compiled`
-uses torch.compile."""
+uses torch.compile.
+"""
 
 import dataclasses
 import json

@@ -5,7 +5,8 @@
 
 Each recipe is trained for a few steps with two seeds as one population, only through the command line, so that the same
 script works with any version. Corpora under HEADWAY_DATA are used if present; recipes without their corpus are listed
-as missing. The embedded recipes take a minute on two cores, all seven three."""
+as missing. The embedded recipes take a minute on two cores, all seven three.
+"""
 
 import argparse
 import json

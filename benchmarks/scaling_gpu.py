@@ -7,7 +7,8 @@ The learning rate of the narrowest model is tuned first (six rates as one popula
 the rule of the ladder. FOLDER is the study: the same command resumes it after its time limit or another interruption.
 points.csv is updated after every population, in --kept as well. At the end --kept gets everything except the weights,
 which is enough for `headway scaling fit` and for the report. Audits of thirty populations take longer than their
-training and are only made with --audits."""
+training and are only made with --audits.
+"""
 
 import argparse
 import shutil

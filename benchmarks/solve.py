@@ -5,7 +5,8 @@
 One JSON line per kind of question: how many were reached, refuted, left undecided, and wrong. The checks share no code
 with the solvers and use exact fractions of the float64 keys and queries. A query counts as reached if softmax(qKᵀ) is
 within ε = 1e-6 of the wanted weights; as refuted if its certificate proves that none can be, for keys known to four
-units in the last place; as unrepresentable if it is within ε when written with more digits."""
+units in the last place; as unrepresentable if it is within ε when written with more digits.
+"""
 
 import json
 import statistics

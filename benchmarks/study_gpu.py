@@ -5,7 +5,8 @@
 Case A4: four position schemes × eight seeds of the speeches classifier, each run trained, scored and audited. The same
 32 runs are made in three ways: as the study does it (four populations of eight), one after another in one process, and
 by calling `headway train` for each (measured on one run per arm, times eight). One JSON line each, in seconds of wall
-time. The start-up time of a process on the GPU has a separate line; it is part of every call."""
+time. The start-up time of a process on the GPU has a separate line; it is part of every call.
+"""
 
 import json
 import subprocess

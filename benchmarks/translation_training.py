@@ -7,7 +7,8 @@ Both start with the same weights, read the same pairs in the same order (random 
 each token moved by one, so it can be learnt), and take the same steps: loss, gradients, clipping at 1, AdamW. On a CPU:
 one thread, float32, CPU time, in turns in one process. On a GPU: bf16, Headway recorded and compiled as by default,
 Marian as usually trained (eager, autocast, fused AdamW), and also populations of 8. The losses are checked: they must
-be equal before the first step and similar after the last one."""
+be equal before the first step and similar after the last one.
+"""
 
 import argparse
 import json

@@ -4,7 +4,8 @@
 
 Every model is trained and scored on test as one stream with carried state, and its seeds are also scored as an ensemble
 (the mean of their probabilities). `--times 0.1` trains a tenth as long, for a quick test. One JSON line per model, also
-in FOLDER/wikitext2.jsonl. Audits are omitted: `headway train` with the recipe in the line makes them."""
+in FOLDER/wikitext2.jsonl. Audits are omitted: `headway train` with the recipe in the line makes them.
+"""
 
 import argparse
 import json

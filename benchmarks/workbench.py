@@ -9,7 +9,8 @@ small training run on one core, alternately alone and with 20 watchers (each rea
 seconds per step, and those of the server meanwhile, so that other processes do not count. `maps`: from a text to the
 displayed maps of all heads, and the CPU seconds that takes: for a small model, and for 12 layers × 12 heads × 512
 tokens of width 144 and 768. `drag`: from a moved key to the answer in the drawing. One JSON line each; `load` is the
-system load when it was measured."""
+system load when it was measured.
+"""
 
 import json
 import os

@@ -2,7 +2,8 @@
 
 Maps of a grid share their axes, so row names are written once, beside the first column, and column names above the
 first row. If tokens are closer together than their names need, only every second, third … is named. A single map fills
-the page, and if it has few tokens, its cells show the numbers."""
+the page, and if it has few tokens, its cells show the numbers.
+"""
 
 import math
 import unicodedata

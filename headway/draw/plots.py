@@ -2,7 +2,8 @@
 
 Like the charts of a report (`charts.py`), they are SVG with colours from the page. Ordered series (budgets, sizes)
 share one colour of increasing strength; different kinds of series have different colours. Names are written on the
-right."""
+right.
+"""
 
 import math
 from collections.abc import Sequence

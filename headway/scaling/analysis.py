@@ -2,7 +2,8 @@
 
 Two methods are used side by side, as in Hoffmann et al. (https://arxiv.org/abs/2203.15556): the minima of a parabola
 per budget, and the minimum of one law fitted to all points. If they disagree by more than their intervals, the form of
-the law is wrong, or the sizes are too far apart."""
+the law is wrong, or the sizes are too far apart.
+"""
 
 import math
 from collections.abc import Iterator

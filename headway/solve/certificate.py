@@ -77,7 +77,8 @@ def _slack(w: Weights, change: Weights, τ: float) -> float:
     Where w_j > μ_j, the sum decreases if p_j decreases: in the worst case τ is taken from the single key with the
     largest effect. Where w_j < μ_j, it decreases if p_j increases: in the worst case τ is spread so that the increased
     p_j are proportional to μ_j − w_j. (Negligible increases may be left out, since log p_j is never positive.) An
-    allowance for rounding is subtracted."""
+    allowance for rounding is subtracted.
+    """
     more, less = change < 0, change > 1e-30
     if τ >= w[more].min(initial=1.0) or not less.any() or not more.any():
         return -np.inf

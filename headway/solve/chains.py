@@ -6,7 +6,8 @@
 Norms are spectral: the largest factor by which a small change can grow. The norm of a product is at most the product of
 the norms, and that of D_t is at most the steepest slope of φ: 1/4 for the sigmoid, 1 for tanh and ReLU. Whether an
 instance satisfies a bound is decided in exact arithmetic: ‖J‖ ≤ c if and only if c²·I − Jᵀ·J has no negative
-eigenvalue."""
+eigenvalue.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

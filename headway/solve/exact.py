@@ -114,7 +114,8 @@ class Basis:
     """The rows of a matrix X as combinations of some of them: X = (table / divisor) · X[rows].
 
     Rows are added until they span all candidates, then exchanged as long as some row has a coordinate above 2. The
-    result has nearly the largest volume of all bases, so no row has large coordinates, whatever the lengths are."""
+    result has nearly the largest volume of all bases, so no row has large coordinates, whatever the lengths are.
+    """
 
     def __init__(self, X: Integers):
         self._table, self._columns = X, []
@@ -147,7 +148,8 @@ class Basis:
         """Column operations after which this row is zero except in this column, where it is unchanged.
 
         Fraction-free elimination (Bareiss): all entries are minors of X, and the division by the previous pivot, which
-        is a minor too, has no remainder."""
+        is a minor too, has no remainder.
+        """
         A, pivot = self._table, self._table[row, column]
         self._table = (A * pivot - np.outer(A[:, column], A[row])) // self.divisor
         self._table[:, column] = A[:, column]

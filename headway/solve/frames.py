@@ -102,7 +102,8 @@ def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
     """Correct the change exactly: keep it for all keys except a basis, and solve for the basis keys.
 
     The basis consists of the keys with the largest weights in the mixture, so that a small correction does not make
-    their weights negative. A key whose weight would become negative is set to 0, and the rest is balanced again."""
+    their weights negative. A key whose weight would become negative is set to 0, and the rest is balanced again.
+    """
     for _ in range(8):
         mixture = wanted + change
         some = mixture > 1e-60

@@ -47,7 +47,8 @@ def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Mixture]:
     """The shortest u with rows·u ≥ bounds, where 0 < bounds ≤ 1.
 
     Lawson and Hanson's least-distance programming (their chapter 23): find the y ≥ 0 closest to rowsᵀy = 0, bounds·y =
-    1. The residual is zero if a mixture of the rows vanishes; otherwise u is proportional to it."""
+    1. The residual is zero if a mixture of the rows vanishes; otherwise u is proportional to it.
+    """
     from scipy.optimize import nnls
 
     system = np.vstack([rows.T, bounds])

@@ -1,7 +1,8 @@
 """Validation of the inputs to the solvers: keys, wanted weights, indices, tolerances.
 
 The wanted behaviour is a distribution over the keys. `select` and `average` create the usual ones; any other is an
-array."""
+array.
+"""
 
 from collections.abc import Sequence
 

@@ -7,7 +7,8 @@ fixed proportions π, and the possible weights form a line from π (t → −∞
 
 The distance of this line from the wanted weights is a piecewise linear, convex function of p_j. Its minimum is at a
 corner and is found exactly, so "impossible" needs no certificate other than the corners themselves. A key of norm r has
-a score between −r‖q‖ and r‖q‖; in two or more dimensions every score in between is possible."""
+a score between −r‖q‖ and r‖q‖; in two or more dimensions every score in between is possible.
+"""
 
 from dataclasses import asdict, dataclass
 from fractions import Fraction

@@ -12,7 +12,8 @@ keys.
 
 `search.py` finds the answers. Each is verified in exact arithmetic on the given float64 keys. If it fails, the search
 is repeated in coordinates suited to keys at very different distances (`frames.py`); if that fails too, the answer is
-"undecided"."""
+"undecided".
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -185,7 +186,8 @@ def _certificate(exact: ExactKeys, w: Weights, ε: float, found: Found, error: f
     """The first certificate that proves impossibility, or otherwise the one with the largest lower bound.
 
     A certificate that is exact only for keys with different last digits can be refuted by the query found, if that
-    query is so long that it makes use of these digits."""
+    query is so long that it makes use of these digits.
+    """
     best = None
     for change in found.changes:
         certificate = certify(exact, w, change, ε)

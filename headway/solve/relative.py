@@ -2,7 +2,8 @@
 
 Edges: softmax normalizes over the visible tokens, so if a window extends beyond the sequence, the remaining weights
 grow. For mean and max pooling that is right (the window is truncated). A convolution needs zeros beyond the ends, so
-zero vectors are added there to attend to."""
+zero vectors are added there to attend to.
+"""
 
 import math
 from collections.abc import Callable, Sequence

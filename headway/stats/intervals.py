@@ -7,7 +7,8 @@ gives an easy data order does so for every arm; the common part cancels in the d
 The t interval is the main result; a bootstrap interval is added from five seeds on. With fewer seeds there is too
 little to resample, and the bootstrap interval is too short (`python -m benchmarks.coverage` measures by how much). The
 t interval accounts for few seeds by its degrees of freedom and keeps its coverage, even for moderately skewed
-differences."""
+differences.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -106,7 +107,8 @@ def contrast(
     """The weighted sum of these arms' means; `columns` are finite values by seed. None if there are too few seeds.
 
     Paired on the seeds that all arms share, if these are at least half of every arm's seeds. Otherwise unpaired over
-    all seeds, with a separate variance for each arm (Welch) and degrees of freedom by Satterthwaite."""
+    all seeds, with a separate variance for each arm (Welch) and degrees of freedom by Satterthwaite.
+    """
     shared = sorted(set.intersection(*(set(column) for column in columns)))
     size = max((abs(value) for column in columns for value in column.values()), default=0.0)
     if len(shared) >= 2 and 2 * len(shared) >= max(map(len, columns)):
@@ -139,7 +141,8 @@ def bootstrap_interval(values: np.ndarray, level: float = LEVEL, resamples: int 
 
     The statistic resampled is t, which includes each resample's own standard deviation. Unlike the t interval, it
     follows the skewness of the values. Resamples of a single value have no spread and are left out. All studies in a
-    stack use the same draws, which depend only on n, so the same values always give the same interval."""
+    stack use the same draws, which depend only on n, so the same values always give the same interval.
+    """
     n = values.shape[-1]
     shares = _resampling(n, resamples)
     mean = values.mean(-1, keepdims=True)

@@ -2,7 +2,8 @@
 
 Each start and each resample is a row of one array: log A, α, log B, β, log E. The rows are minimised together by
 Newton's method with a separate damping per row. (L-BFGS from one start after the other finds the same minimum;
-`tests/stats/test_scaling.py` compares the two.)"""
+`tests/stats/test_scaling.py` compares the two.)
+"""
 
 import itertools
 

@@ -67,7 +67,8 @@ def rows_and_seeds(first: np.ndarray, second: np.ndarray) -> RowsAndSeeds:
 
     The seeds are not pooled as rows. Seed and row are crossed factors, so the variance of the mean difference is the
     sum of the variance components of seeds, rows and their interaction, estimated by mean squares; degrees of freedom
-    by Satterthwaite."""
+    by Satterthwaite.
+    """
     _check_same_rows(first, second)
     if first.ndim != 2 or min(first.shape) < 2:
         raise UserError("at least two rows and two seeds are needed; for one seed use McNemar's test")

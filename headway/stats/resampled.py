@@ -3,7 +3,8 @@
 A corpus score such as BLEU is computed from sums over sentences. Each sentence's contribution is a row of `counts`, so
 the score of any sample of sentences is the score of the sum of their rows. The samples depend only on the number of
 rows: two systems on one test set get the same samples (Koehn 2004, https://aclanthology.org/W04-3250), and the same
-scores always have the same interval."""
+scores always have the same interval.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -95,7 +96,8 @@ class PairedResamples:
         estimated from few of them. If it is underestimated by chance, the error would be too small and the degrees of
         freedom too large, so for the latter it is taken (S + 3)/(S - 1) times as large. In simulations, intervals then
         cover 95 % from three seeds on (`python -m benchmarks.coverage_of_bleu`); two seeds get a single degree of
-        freedom."""
+        freedom.
+        """
         S = len(self.differences)
         of_seeds = float(self.differences.var(ddof=1)) / S
         means = self.drawn.mean(0)

@@ -3,7 +3,8 @@
 The machines of a cluster need only Headway and the data in common. A population is trained in a local folder of its
 machine, and its run folders are sent back when it has ended. Until then they exist nowhere else, so if a machine dies,
 its runs start again on another one. (Sending checkpoints back would transfer the weights and optimizer state of every
-replica at every checkpoint, just for the rare machine that dies.)"""
+replica at every checkpoint, just for the rare machine that dies.)
+"""
 
 import io
 import os

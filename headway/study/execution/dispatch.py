@@ -3,7 +3,8 @@
 Workers are fresh interpreters that live as long as the study, since importing torch takes longer than a small run. If
 one dies, the runs it was training fail, and a new worker takes over its slot. If a GPU runs out of memory because
 others use it, the population waits for another worker on the same GPU, or goes to another GPU. A GPU on which that
-happens repeatedly gets no more populations."""
+happens repeatedly gets no more populations.
+"""
 
 import json
 import os

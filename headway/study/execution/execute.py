@@ -3,7 +3,8 @@
 Runs are trained in this process, as populations (on a GPU, where a population costs about as much as one run); in
 several processes per GPU if there are several populations; in a pool of processes with one run and one thread each (on
 a CPU, where populations gain nothing); or on a Ray cluster. A failed run is recorded with its reason, and the others
-continue."""
+continue.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

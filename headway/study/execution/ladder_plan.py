@@ -1,7 +1,8 @@
 """Plan a ladder for given budgets: which widths to train for each so that the best one is neither first nor last.
 
 The best size is what the ladder is meant to find. Beforehand it is estimated by a number of tokens per parameter, or by
-a law fitted to a smaller ladder. A budget whose estimated best size lies outside its widths is refused."""
+a law fitted to a smaller ladder. A budget whose estimated best size lies outside its widths is refused.
+"""
 
 import itertools
 import math

@@ -2,7 +2,8 @@
 copy records where it comes from.
 
 This is also how to add seeds, arms or questions to a finished study: give the changed file a new name and reuse the
-first study. (Adding seeds because you did not like a verdict biases the new verdict.)"""
+first study. (Adding seeds because you did not like a verdict biases the new verdict.)
+"""
 
 import shutil
 from collections.abc import Sequence

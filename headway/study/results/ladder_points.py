@@ -1,7 +1,8 @@
 """The runs of a ladder as points of a scaling law: one row per finished run, with its cost and loss.
 
 points.csv in the study's folder has all of them, with the parameters counted in four ways. `headway scaling fit` reads
-it."""
+it.
+"""
 
 import csv
 import io
