@@ -206,7 +206,7 @@ def test_a_place_has_a_name(workshop):
     assert executor_named("here", None, study) == InProcess() and executor_named("pool", 3, study) == Pool(3)
     assert executor_named(None, 3, study) == Pool(3)
     for alone in ("here", "ray://head:10001"):  # nobody would hear of them
-        with pytest.raises(UserError, match=r"--on here is one process, not 3|leave --workers away"):
+        with pytest.raises(UserError, match=r"--on here uses one process, not 3|leave --workers out"):
             executor_named(alone, 3, study)
     with pytest.raises(UserError, match="there is no executor 'hre'; did you mean 'here'"):
         executor_named("hre", None, study)
