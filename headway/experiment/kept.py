@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from headway.audit.populations.company import asked_alone_too, companies
 from headway.audit.populations.members import Member
-from headway.audit.probe import Probe
-from headway.audit.scores.scored import HeardAlone
+from headway.audit.probe import Probe, are_finite
+from headway.audit.scores.scored import Heard
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
 from headway.recipe.recipe import Recipe
@@ -36,19 +37,35 @@ class KeptMembers:
         """All of them in one model, if there are several and each has weights that training led to."""
         return self._everyone.model if len(self._beside) == len(self.runs) else None
 
-    def heard(self) -> list[HeardAlone | None]:
-        """What each says by itself, where there are several and it can be said. One model has the weights of one after
-        the other: to build it takes longer than to ask it. (Not one with layers of somebody else's, who may keep beside
-        the weights whatever they like.)"""
-        found: list[HeardAlone | None] = [None] * len(self.runs)
-        build = lambda place: self.task.build([self.runs[place].recipe.seed], device()).eval()  # noqa: E731
-        lent = build(0) if self._beside and _is_of_the_house(self._everyone.model) else None
-        for place in self._beside:
-            model = build(place) if lent is None else lent
-            load_weights(model, 0, self.checkpoints[place].weights)
-            batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
-            found[place] = HeardAlone.of(model, batch, self.task)
+    def heard(self) -> list[Heard | None]:
+        """What each says alone, where there are several and it can be said; of many, what each says in other company,
+        and one of each group alone. Where those two are not the same, all of the group are heard alone. (Those with
+        layers of somebody else's always are: such layers may keep beside their weights whatever they like.)"""
+        groups = companies(self._beside)
+        if any(len(group) > 1 for group in groups) and not _is_of_the_house(self._everyone.model):
+            groups = [[place] for place in self._beside]
+        lent: dict[int, Any] = {}
+        found: list[Heard | None] = [None] * len(self.runs)
+        for place in asked_alone_too(groups):
+            (found[place],) = self._hear([place], lent)
+        for group in groups:
+            said = self._hear(group, lent)
+            both = ((found[place], own) for place, own in zip(group, said, strict=True))
+            if not all(alone is None or alone.agrees_with(own) for alone, own in both):
+                said = [own for place in group for own in self._hear([place], lent)]
+            for place, own in zip(group, said, strict=True):
+                found[place] = own
         return found
+
+    def _hear(self, places: Sequence[int], lent: dict[int, Any]) -> list[Heard]:
+        """What these say in one model, which is lent to others of the same number after them: to build it takes longer
+        than to ask it."""
+        seeds = [self.runs[place].recipe.seed for place in places]
+        model = lent.get(len(places)) or self.task.build(seeds, device()).eval()
+        if _is_of_the_house(model):
+            lent[len(places)] = model
+        load_side_by_side(model, [self.checkpoints[place].weights for place in places])
+        return Heard.of_each(model, self.task.sampler(seeds, device()).at(0), self.task)
 
     @cached_property
     def _beside(self) -> list[int]:
@@ -57,7 +74,7 @@ class KeptMembers:
         return [
             place
             for place, (run, own) in kept
-            if is_trained(run, self.task) and not _is_lost(run, own) and _is_whole(own)
+            if is_trained(run, self.task) and not _is_lost(run, own) and are_finite(own.weights.values())
         ]
 
     @cached_property
@@ -126,10 +143,6 @@ def _is_lost(run: Run, kept: Checkpoint) -> bool:
 
 def _is_of_the_house(model: Any) -> bool:
     return all(type(one).__module__.partition(".")[0] in ("headway", "torch") for one in model.modules())
-
-
-def _is_whole(kept: Checkpoint) -> bool:
-    return all(bool(torch.stack(torch.aminmax(w)).isfinite().all()) for w in kept.weights.values() if w.numel())
 
 
 def device() -> str:

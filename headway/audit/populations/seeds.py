@@ -7,16 +7,18 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import combinations
-from operator import mul
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from headway.audit.audit import Outcome, audit, failed, passed
+from headway.audit.populations.company import companies
 from headway.audit.populations.side_by_side import USUAL_RATE, SideBySide, in_a_row
+from headway.audit.probe import are_finite
 from headway.audit.scores.scores import AGAIN, ROUNDED, in_float32
 from headway.nn.trainable import Trainable, moving
+from headway.run.folder import Run
 from headway.training import schedule
 from headway.training.setting import Setting
 from headway.training.update import Update
@@ -25,6 +27,11 @@ TAKEN_AGAIN = 3
 """Steps of a training that are taken again."""
 LEANS = 0.1
 """Cosine of what is left of a start, and of the start of another seed: by chance it is a hundredth."""
+
+
+class Line(NamedTuple):
+    step: int
+    loss: float
 
 
 @audit("population")
@@ -40,62 +47,87 @@ def seeds_apart(members: SideBySide) -> Outcome:
     thousandth (where training computed in float32, at rates up to 0.03). What was kept, at last, must not lean towards
     the start of another seed: a cosine of 0.1 that is more than half of that with its own. When it fails, several seeds
     are one run several times, in part or as a whole, and every interval over them is a fiction: look for a list of
-    seeds, rates or checkpoints that is off by one, and for what is copied from member to member.
+    seeds, rates or checkpoints that is off by one, and for what is copied from member to member. Of more than eight
+    members three are asked alone, and all of them in smaller groups, where each has other neighbours.
     """
     fresh, sampler = members.model(members.all, trained=False), members.sampler
-    begins = in_a_row(fresh.parameters())
+    begins, curves = in_a_row(fresh.parameters()), [_curve(run) for run in members.runs]
     steps = 0, 1, sampler.steps_per_epoch
     batches = [sampler.at(step).inputs for step in steps]
-    for r, seed in enumerate(members.seeds):
-        alone, own = members.model([r], trained=False), members.task.sampler([seed], members.device)
-        if not torch.equal(begins[r], in_a_row(alone.parameters())[0]):
-            both = zip(fresh.named_parameters(), alone.parameters(), strict=True)
-            name = next(name for (name, p), mine in both if not torch.equal(p[r], mine[0]))
+    groups = companies(members.all)
+    alone = [[r] for r in sorted(_first_middle_last(members)) if [r] not in groups]
+    for some in [*groups, *alone]:
+        model, own = (
+            members.model(some, trained=False),
+            members.task.sampler([members.seeds[r] for r in some], members.device),
+        )
+        if (r := _first_that_differs(begins, in_a_row(model.parameters()), some)) is not None:
+            both = zip(fresh.named_parameters(), model.parameters(), strict=True)
+            name = next(name for (name, p), theirs in both if not torch.equal(p[r], theirs[some.index(r)]))
+            seed = members.seeds[r]
             return failed(None, f"replica {r + 1} begins with a {name} that is not that of its seed {seed}")
+        batch = own.at(0)
         for step, read in zip(steps, batches, strict=True):
-            if not torch.equal(read[r], own.at(step).inputs[0]):
+            if (r := _first_that_differs(read, (own.at(step) if step else batch).inputs, some)) is not None:
+                seed = members.seeds[r]
                 return failed(None, f"replica {r + 1} reads what its seed {seed} does not read, at step {step + 1:,}")
-        if members.recipes[r].training.tuning.keeps_features:  # below which nothing is dropped
-            own = members.task.with_features(alone, own, nullcontext)
-        problem = _first_loss(members, r, alone, own.at(0))
-        if problem is None and r in _first_middle_last(members):
-            problem = _next_losses(members, r, alone, own)
+        if members.recipes[some[0]].training.tuning.keeps_features:  # below which nothing is dropped
+            own = members.task.with_features(model, own, nullcontext)
+            batch = own.at(0)
+        problem = _first_losses(members, some, model, batch, curves)
+        if problem is None and len(some) == 1 and some[0] in _first_middle_last(members):
+            problem = _next_losses(members, some[0], model, own, curves[some[0]])
         if problem is not None:
             return failed(None, problem)
-    if (problem := _alike(members, begins, batches[0]) or _leaning(members, fresh)) is not None:
+    if (problem := _alike(members, begins, batches[0], curves) or _leaning(members, fresh)) is not None:
         return failed(None, problem)
     return passed(None, "weights, data and the first loss of each replica are those of its seed")
+
+
+def _first_that_differs(among_all: Tensor, by_themselves: Tensor, some: Sequence[int]) -> int | None:
+    """Of these members, by what each has among all and what it has in this company, to the bit."""
+    if torch.equal(among_all[some], by_themselves):
+        return None
+    both = zip(some, by_themselves, strict=True)
+    return next((r for r, theirs in both if not torch.equal(among_all[r], theirs)), None)
 
 
 # --- what each wrote down --------------------------------------------------------------------------------------------
 
 
-def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> str | None:
-    """What is wrong with the first loss that the run has written down."""
-    run, recipe, lines = members.runs[r], members.recipes[r], _losses(members, r, 1)
-    if run is None or not lines:
+def _first_losses(
+    members: SideBySide, some: Sequence[int], model: Trainable, batch: Any, curves: Sequence[Sequence[Line]]
+) -> str | None:
+    """What is wrong with the first losses that these have written down."""
+    lines = [_losses(curves[r], 1) for r in some]
+    if not any(lines):
         return None
     model.train()
-    parts, losses, counts = recipe.training.accumulate, [], []
+    parts, losses, counts = members.recipes[some[0]].training.accumulate, [], []
     with torch.no_grad():
         for k in range(parts):
             part = batch.part(k, parts)
             model.clock.set(0, part.first_row)
-            losses.append(float(model.loss(part)[0][0]))
+            losses.append(model.loss(part)[0])
             counted = model.counted(part)
-            counts.append(1.0 if counted is None else float(counted[0]))
+            counts.append(torch.ones_like(losses[-1]) if counted is None else counted.to(losses[-1]))
     model.eval()
-    then, now = lines[0], sum(map(mul, losses, counts)) / sum(counts)
-    if _is_near(then, now, AGAIN if in_float32(run) else ROUNDED):
-        return None
-    return f"{run.name} wrote down a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"
+    each, counted = torch.stack(losses).double(), torch.stack(counts).double()
+    found = ((each * counted).sum(0) / counted.sum(0)).tolist()
+    for r, written, now in zip(some, lines, found, strict=True):
+        run = members.runs[r]
+        if run is None or not written:
+            continue
+        if not _is_near(written[0], now, AGAIN if in_float32(run) else ROUNDED):
+            seed = members.seeds[r]
+            return f"{run.name} wrote down a first loss of {written[0]:.5g}; its seed {seed} begins with {now:.5g}"
+    return None
 
 
-def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any) -> str | None:
+def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any, curve: Sequence[Line]) -> str | None:
     """What is wrong with those after it: here they hang on the rate, the optimizer and what it remembers. The model is
     moved."""
-    run, recipe, lines = members.runs[r], members.recipes[r], _losses(members, r, TAKEN_AGAIN)
-    spec = recipe.training
+    run, spec, lines = members.runs[r], members.recipes[r].training, _losses(curve, TAKEN_AGAIN)
     if run is None or len(lines) < 2 or not in_float32(run) or spec.optimizer.learning_rate > USUAL_RATE:
         return None
     length = lambda one: one.in_steps(sampler.steps_per_epoch, members.task.tokens_per_step)  # noqa: E731
@@ -114,11 +146,14 @@ def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any) ->
     return None
 
 
-def _losses(members: SideBySide, r: int, steps: int) -> list[float]:
-    """Of its first steps, as far as they were written down."""
-    run = members.runs[r]
-    lines = [line for line in run.metrics() if "loss" in line][:steps] if run is not None else []
-    return [line["loss"] for step, line in enumerate(lines, 1) if line["step"] == step]
+def _curve(run: Run | None) -> list[Line]:
+    """All losses that a run has written down, with their steps."""
+    return [Line(line["step"], line["loss"]) for line in run.metrics() if "loss" in line] if run is not None else []
+
+
+def _losses(curve: Sequence[Line], steps: int) -> list[float]:
+    """Of the first steps, as far as they were written down."""
+    return [line.loss for step, line in enumerate(curve[:steps], 1) if line.step == step]
 
 
 def _is_near(then: float, now: float, within: float) -> bool:
@@ -132,10 +167,10 @@ def _first_middle_last(members: SideBySide) -> set[int]:
 # --- what two share, and should not ----------------------------------------------------------------------------------
 
 
-def _alike(members: SideBySide, begins: Tensor, read: Tensor) -> str | None:
+def _alike(members: SideBySide, begins: Tensor, read: Tensor, curves: Sequence[Sequence[Line]]) -> str | None:
     """Of replicas of different seeds: their starts, what they read first, and what they wrote down."""
     drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
-    curves = [[line["loss"] for line in run.metrics() if "loss" in line] if run else [] for run in members.runs]
+    written = [[line.loss for line in curve] for curve in curves]
     sums = begins.sum(1, dtype=torch.float64).tolist()  # to look closely at those alone that may be the same
     for a, b in combinations(members.all, 2):
         if members.seeds[a] == members.seeds[b]:
@@ -145,8 +180,8 @@ def _alike(members: SideBySide, begins: Tensor, read: Tensor) -> str | None:
             return f"{both} the same starting weights"
         if drawn and torch.equal(read[a], read[b]):
             return f"{both} the same data"
-        if curves[a] and curves[a] == curves[b]:
-            return f"{both} written down the same {len(curves[a]):,} losses"
+        if written[a] and written[a] == written[b]:
+            return f"{both} written down the same {len(written[a]):,} losses"
     return None
 
 
@@ -160,7 +195,7 @@ class _Leaning(NamedTuple):
 
 def _leaning(members: SideBySide, fresh: Trainable) -> str | None:
     """Whose weights did not come from their own start. (After a long training nothing is left of any start.)"""
-    there = [r for r, weights in enumerate(members.weights) if weights is not None and _is_whole(weights)]
+    there = [r for r, weights in enumerate(members.weights) if weights is not None and are_finite(weights.values())]
     starts = {members.seeds[r]: r for r in reversed(there)}
     if len(starts) < 2:
         return None
@@ -198,7 +233,3 @@ def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], start
         lengths[1].add_(start.square().sum(1)[None])
     both = (lengths[0] * lengths[1]).sqrt().clamp(min=1e-30)
     return _Leaning(inner / both, chance.sqrt() / both)
-
-
-def _is_whole(weights: dict[str, Tensor]) -> bool:
-    return all(bool(w.isfinite().all()) for w in weights.values())

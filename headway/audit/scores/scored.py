@@ -6,6 +6,7 @@ asked of all at once, and each run takes its share of the answers. Each is also 
 wrong only among many would else go wrong in the score and in its check alike.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from headway.audit.audit import DoesNotApply
 from headway.audit.populations.members import cut
-from headway.audit.probe import difference
+from headway.audit.probe import TINY, differences
 from headway.audit.scores.recount import Asked, Counted, Recount
 from headway.core.errors import UserError
 from headway.run.folder import Run
@@ -44,8 +45,9 @@ class Twice(NamedTuple):
     """In words, where the scores are not what follows from what is kept with them."""
 
 
-class HeardAlone(NamedTuple):
-    """What one member says by itself: what all are asked together must not be taken for the truth unseen."""
+class Heard(NamedTuple):
+    """What one member says alone, or in other company: what all are asked together must not be taken for the truth
+    unseen."""
 
     answers: Tensor
     """To a few rows of its first batch."""
@@ -53,10 +55,17 @@ class HeardAlone(NamedTuple):
     """As training evaluates it."""
 
     @classmethod
-    def of(cls, model: Any, batch: Any, task: Any) -> "HeardAlone":
+    def of_each(cls, model: Any, batch: Any, task: Any) -> "list[Heard]":
+        """Of all that are in this model."""
         with torch.no_grad():
             answers = task.probing.answer_batch(model, excerpt_of(batch))
-        return cls(answers, task.evaluate(model)[0])
+        return [cls(*own) for own in zip(answers, task.evaluate(model), strict=True)]
+
+    def agrees_with(self, other: "Heard") -> bool:
+        """Whether both say the same, but for rounding."""
+        (off,) = differences(self.answers[None], other.answers[None])
+        both = ((said, other.evaluated.get(name, math.nan)) for name, said in self.evaluated.items())
+        return off <= TINY and all(abs(said - again) <= TINY * max(abs(again), 0.1) for said, again in both)
 
 
 def excerpt_of(batch: Any) -> Any:
@@ -73,8 +82,8 @@ class ScoredPopulation:
     device: str
     seconds: float
     """That counting again may take, for all of them."""
-    heard: "Sequence[HeardAlone | None]" = ()
-    """What each said by itself, where there are several and it can be said."""
+    heard: "Sequence[Heard | None]" = ()
+    """What each said alone or in other company, where there are several and it can be said."""
     beside: Any = None
     """All of them side by side, where somebody has them so already."""
 
@@ -116,12 +125,12 @@ class ScoredPopulation:
 
     @cached_property
     def apart(self) -> list[float]:
-        """How far what each says beside all others is off what it said alone."""
+        """How far what each says beside all others is off what it said alone, or in other company."""
         batch = excerpt_of(self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0))
         with torch.no_grad():
             beside = self.task.probing.answer_batch(self.together, batch)
-        said = zip(beside, self.heard, strict=True)
-        return [0.0 if own is None else difference(one[None], own.answers) for one, own in said]
+        alone = [one if own is None else own.answers for one, own in zip(beside, self.heard, strict=True)]
+        return differences(beside, torch.stack(alone))
 
     @cached_property
     def stored(self) -> list[dict[str, dict[str, Score]]]:
