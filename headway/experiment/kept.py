@@ -10,7 +10,7 @@ import torch
 from headway.audit.populations.company import asked_alone_too, companies
 from headway.audit.populations.members import Member
 from headway.audit.probe import Probe, are_finite
-from headway.audit.scores.scored import Heard
+from headway.audit.scores.scored import Heard, answers_of_each
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
 from headway.recipe.recipe import Recipe
@@ -38,23 +38,26 @@ class KeptMembers:
         return self._everyone.model if len(self._beside) == len(self.runs) else None
 
     def heard(self) -> list[Heard | None]:
-        """What each says alone, where there are several and it can be said; of many, what each says in other company,
-        and one of each group alone. Where those two are not the same, all of the group are heard alone. (Those with
-        layers of somebody else's always are: such layers may keep beside their weights whatever they like.)"""
-        groups = companies(self._beside)
-        if any(len(group) > 1 for group in groups) and not _is_of_the_house(self._everyone.model):
-            groups = [[place] for place in self._beside]
-        lent: dict[int, Any] = {}
+        """What each says alone, where there are several and it can be said; of many, what each says in other company.
+        Who answers otherwise there than among all is heard alone; and so is one of each group, and all of it where that
+        one says something else. (Those with layers of somebody else's always are: such layers may keep beside their
+        weights whatever they like.)"""
         found: list[Heard | None] = [None] * len(self.runs)
-        for place in asked_alone_too(groups):
-            (found[place],) = self._hear([place], lent)
-        for group in groups:
-            said = self._hear(group, lent)
-            both = ((found[place], own) for place, own in zip(group, said, strict=True))
-            if not all(alone is None or alone.agrees_with(own) for alone, own in both):
-                said = [own for place in group for own in self._hear([place], lent)]
-            for place, own in zip(group, said, strict=True):
-                found[place] = own
+        groups, lent = companies(self._beside), dict[int, Any]()
+        if len(groups) == len(self._beside) or not _is_of_the_house(self._everyone.model):
+            for place in self._beside:
+                (found[place],) = self._hear([place], lent)
+            return found
+        everyone = self._everyone
+        answers = answers_of_each(everyone.model, everyone.batch, everyone.how)
+        among_all = dict(zip(self._beside, answers, strict=True))
+        for group, sample in zip(groups, asked_alone_too(groups), strict=True):
+            told = dict(zip(group, self._hear(group, lent), strict=True))
+            (alone,) = self._hear([sample], lent)
+            is_right = alone.agrees_with(told[sample])
+            for place, own in told.items():
+                is_same = is_right and own.answers_as(among_all[place])
+                (found[place],) = [own] if is_same else self._hear([place], lent)
         return found
 
     def _hear(self, places: Sequence[int], lent: dict[int, Any]) -> list[Heard]:

@@ -13,6 +13,7 @@ from headway.audit.audit import run_audits
 from headway.audit.data import text_set
 from headway.audit.data.text import TEXT_AUDITS
 from headway.audit.data.text_set import TextSet
+from headway.audit.populations import company
 from headway.audit.runner import audit_model
 from headway.audit.running import evidence
 from headway.audit.running.evidence import TextEvidence
@@ -93,9 +94,10 @@ def test_what_is_found_of_a_member_is_what_is_found_of_it_alone(workshop, tmp_pa
 
 @pytest.mark.audited
 @pytest.mark.parametrize(
-    ("kind", "places"), [("lm", [1, 0, 2, 3, 4]), ("lm", [4, 0, 1, 2, 3]), ("rows", [0, 1, 2, 4, 3])]
+    ("kind", "places", "in_company"),
+    [("lm", [1, 0, 2, 3, 4], False), ("lm", [4, 0, 1, 2, 3], True), ("rows", [0, 1, 2, 4, 3], True)],
 )
-def test_what_goes_wrong_among_many_alone_is_not_taken_for_the_truth(tmp_path, monkeypatch, kind, places):
+def test_what_goes_wrong_among_many_alone_is_not_taken_for_the_truth(tmp_path, monkeypatch, kind, places, in_company):
     """Answers of five that change places: nothing is wrong with one, nor with the three that are compared."""
     runs = Ground(tmp_path).train(*([CLASSIFIER] if kind == "rows" else []), seeds=5)
     model = Classifier if kind == "rows" else LanguageModel
@@ -111,6 +113,9 @@ def test_what_goes_wrong_among_many_alone_is_not_taken_for_the_truth(tmp_path, m
     task = tasks.load(runs[0].recipe)
     for run, scores in zip(runs, scored_as_one(runs, task), strict=True):
         run.save_scores(scores)
+    if in_company:
+        monkeypatch.setattr(company, "ONE_BY_ONE", 2)
+        monkeypatch.setattr(company, "GROUPS", 2)
     reports = audit_runs(runs, task)
     assert all(report.finding("beside-others").verdict == "pass" for report in reports)
     for place, (of, report) in enumerate(zip(places, reports, strict=True)):
@@ -127,6 +132,8 @@ def test_evaluations_that_change_places_are_found(tmp_path, monkeypatch):
         return found[1:] + found[:1]
 
     monkeypatch.setattr(LanguageModelling, "evaluate", changing_places)
+    monkeypatch.setattr(company, "ONE_BY_ONE", 2)
+    monkeypatch.setattr(company, "GROUPS", 2)
     runs = Ground(tmp_path).train("training.optimizer.learning_rate=0.03", seeds=4)
     reports = audit_runs(runs, tasks.load(runs[0].recipe))
     assert [report.finding("kept-checkpoint").verdict for report in reports] == ["fail"] * 4

@@ -11,6 +11,7 @@ from headway import tasks
 from headway.audit.audit import AUDITS, Report
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
+from headway.audit.populations import company
 from headway.audit.populations.populations import POPULATION_AUDITS
 from headway.experiment import assembly
 from headway.experiment.audit import audit_run, population_report
@@ -72,11 +73,13 @@ CLEAN = [
 
 
 @pytest.mark.parametrize("case", CLEAN, ids=lambda case: " ".join(case))
-def test_clean(case, trained):
-    report = examined(trained(*case))
-    assert not report.failures and not report.warnings, report
-    assert {f.audit for f in report.findings} | report.not_run.keys() == {one.name for one in POPULATION_AUDITS}
-    assert set(report.not_run) <= {"causality-beside-others"}
+def test_clean(case, trained, monkeypatch):
+    for one_by_one in (3, 1):
+        monkeypatch.setattr(company, "ONE_BY_ONE", one_by_one)
+        report = examined(trained(*case))
+        assert not report.failures and not report.warnings, report
+        assert {f.audit for f in report.findings} | report.not_run.keys() == {one.name for one in POPULATION_AUDITS}
+        assert set(report.not_run) <= {"causality-beside-others"}
 
 
 def test_a_member_knows_that_it_was_one(trained):
@@ -162,12 +165,17 @@ def _weights_of_the_fourth_once(patch):
     ],
 )
 def test_the_last_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
-    """In training, and while it is audited: it is not among those that are compared side by side."""
+    """In training, and while it is audited: it is not among those that are compared side by side. And the same where
+    not each is asked alone."""
     with pytest.MonkeyPatch.context() as patch:
         fault(patch)
         runs = ground.train("model.dropout=0.2", "training.optimizer.learning_rate=0.02", seeds=5)
-        found = examined(runs).failures
-    assert [f.audit for f in found] == ["seeds-apart"] and told in found[0].sentence
+        found = [examined(runs).failures]
+        patch.setattr(company, "ONE_BY_ONE", 2)
+        patch.setattr(company, "GROUPS", 2)
+        found += [examined(runs).failures]
+    for failures in found:
+        assert [f.audit for f in failures] == ["seeds-apart"] and told in failures[0].sentence
 
 
 def test_one_that_diverged_leaves_the_audits_of_the_others(trained):

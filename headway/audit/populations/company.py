@@ -25,4 +25,4 @@ def companies(members: Sequence[int]) -> list[list[int]]:
 
 def asked_alone_too(together: Sequence[Sequence[int]]) -> list[int]:
     """One of each group: of the first its first, of the second its second, and so on."""
-    return [group[place % len(group)] for place, group in enumerate(together) if len(group) > 1]
+    return [group[place % len(group)] for place, group in enumerate(together)]

@@ -20,6 +20,7 @@ from torch import Tensor
 from headway.audit.audit import DoesNotApply
 from headway.audit.populations.members import cut
 from headway.audit.probe import TINY, differences
+from headway.audit.probing import Probing
 from headway.audit.scores.recount import Asked, Counted, Recount
 from headway.core.errors import UserError
 from headway.run.folder import Run
@@ -57,15 +58,26 @@ class Heard(NamedTuple):
     @classmethod
     def of_each(cls, model: Any, batch: Any, task: Any) -> "list[Heard]":
         """Of all that are in this model."""
-        with torch.no_grad():
-            answers = task.probing.answer_batch(model, excerpt_of(batch))
-        return [cls(*own) for own in zip(answers, task.evaluate(model), strict=True)]
+        return [
+            cls(*own) for own in zip(answers_of_each(model, batch, task.probing), task.evaluate(model), strict=True)
+        ]
+
+    def answers_as(self, answers: Tensor) -> bool:
+        """Whether these are its answers, but for rounding."""
+        (off,) = differences(answers[None], self.answers[None])
+        return off <= TINY
 
     def agrees_with(self, other: "Heard") -> bool:
         """Whether both say the same, but for rounding."""
-        (off,) = differences(self.answers[None], other.answers[None])
         both = ((said, other.evaluated.get(name, math.nan)) for name, said in self.evaluated.items())
-        return off <= TINY and all(abs(said - again) <= TINY * max(abs(again), 0.1) for said, again in both)
+        is_near = all(abs(said - again) <= TINY * max(abs(again), 0.1) for said, again in both)
+        return is_near and self.answers_as(other.answers)
+
+
+def answers_of_each(model: Any, batch: Any, how: Probing) -> Tensor:
+    """To a few rows of the batch of each."""
+    with torch.no_grad():
+        return how.answer_batch(model, excerpt_of(batch))
 
 
 def excerpt_of(batch: Any) -> Any:
@@ -126,9 +138,8 @@ class ScoredPopulation:
     @cached_property
     def apart(self) -> list[float]:
         """How far what each says beside all others is off what it said alone, or in other company."""
-        batch = excerpt_of(self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0))
-        with torch.no_grad():
-            beside = self.task.probing.answer_batch(self.together, batch)
+        batch = self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0)
+        beside = answers_of_each(self.together, batch, self.task.probing)
         alone = [one if own is None else own.answers for one, own in zip(beside, self.heard, strict=True)]
         return differences(beside, torch.stack(alone))
 
