@@ -188,12 +188,12 @@ def test_what_members_say_in_other_company_is_what_they_say_alone(runs, fault, m
 
     monkeypatch.setattr(LanguageModel, "forward", forward)
     kept = KeptMembers(runs, [run.checkpoint("auto") for run in runs], tasks.load(runs[0].recipe))
-    alone = kept.heard()
-    assert set(asked) == {1}  # so few are not dealt out
-    monkeypatch.setattr(company, "ONE_BY_ONE", 2)
-    monkeypatch.setattr(company, "GROUPS", 2)
     in_company = kept.heard()
-    assert 3 in asked and 2 in asked
+    assert {1, 2, 3} <= {*asked}
+    asked.clear()
+    monkeypatch.setattr(company, "ONE_BY_ONE", 5)
+    alone = kept.heard()
+    assert set(asked) == {1}
     assert all(one.agrees_with(other) for one, other in zip(in_company, alone, strict=True))
     assert not any(one.agrees_with(other) for one, other in zip(in_company, alone[1:], strict=False))
 

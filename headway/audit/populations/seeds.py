@@ -47,8 +47,8 @@ def seeds_apart(members: SideBySide) -> Outcome:
     thousandth (where training computed in float32, at rates up to 0.03). What was kept, at last, must not lean towards
     the start of another seed: a cosine of 0.1 that is more than half of that with its own. When it fails, several seeds
     are one run several times, in part or as a whole, and every interval over them is a fiction: look for a list of
-    seeds, rates or checkpoints that is off by one, and for what is copied from member to member. Of more than eight
-    members three are asked alone, and all of them in smaller groups, where each has other neighbours.
+    seeds, rates or checkpoints that is off by one, and for what is copied from member to member. Of more than four
+    members three are asked alone, and all of them in two groups, where each has other neighbours.
     """
     fresh, sampler = members.model(members.all, trained=False), members.sampler
     begins, curves = in_a_row(fresh.parameters()), [_curve(run) for run in members.runs]
