@@ -136,12 +136,21 @@ def _after_each_step(patch, change):
     patch.setattr(MomentsOptimizer, "step", step)
 
 
-def _memory_of_the_fourth(patch):
+def _memory_of(patch, one, other):
     def change(optimizer):
         for tensor in (tensor for kept in optimizer.memory.values() for tensor in kept if len(tensor) == 5):
-            tensor[4] = tensor[3]
+            tensor[one] = tensor[other]
 
     _after_each_step(patch, change)
+
+
+def _memory_of_the_fourth(patch):
+    _memory_of(patch, 4, 3)
+
+
+def _memory_of_the_first_for_the_second(patch):
+    """Neither the first, nor the one in the middle, nor the last."""
+    _memory_of(patch, 1, 0)
 
 
 def _weights_of_the_fourth_once(patch):
@@ -160,11 +169,12 @@ def _weights_of_the_fourth_once(patch):
     [
         (_start_of_the_fourth, "replica 5 begins with"),
         (_noise_of_the_fourth, "a first loss of"),
-        (_memory_of_the_fourth, "at step 3; alone"),
+        (_memory_of_the_fourth, "at step 3; taken again"),
+        (_memory_of_the_first_for_the_second, "at step 3; taken again"),
         (_weights_of_the_fourth_once, "leans towards that of seed 3"),
     ],
 )
-def test_the_last_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
+def test_one_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
     """In training, and while it is audited: it is not among those that are compared side by side. It is seen where each
     is asked alone, and where they are asked in groups."""
     with pytest.MonkeyPatch.context() as patch:

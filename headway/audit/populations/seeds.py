@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.audit.audit import Outcome, audit, failed, passed
-from headway.audit.populations.company import companies
+from headway.audit.populations.company import asked_alone_too, companies
 from headway.audit.populations.side_by_side import USUAL_RATE, SideBySide, in_a_row
 from headway.audit.probe import are_finite
 from headway.audit.scores.scores import AGAIN, ROUNDED, in_float32
@@ -42,20 +42,20 @@ def seeds_apart(members: SideBySide) -> Outcome:
     of the first in the second pass), to the bit; other seeds must give other weights, and other batches where batches
     are drawn at all. And the runs themselves are looked at, each of them: the loss of the first step that was written
     down must be what this seed has at its first step (within a thousandth; 2 % where training computed in bf16), and no
-    two seeds may have written down the same losses. Of the first, the one in the middle and the last, the next two
-    steps are taken again, alone, with the rate and the optimizer of their recipe: their losses may be off by a
-    thousandth (where training computed in float32, at rates up to 0.03). What was kept, at last, must not lean towards
-    the start of another seed: a cosine of 0.1 that is more than half of that with its own. When it fails, several seeds
-    are one run several times, in part or as a whole, and every interval over them is a fiction: look for a list of
-    seeds, rates or checkpoints that is off by one, and for what is copied from member to member. Of more than four
-    members three are asked alone, and all of them in two groups, where each has other neighbours.
+    two seeds may have written down the same losses. The next two steps are taken again with the rate and the optimizer
+    of their recipe: their losses may be off by a thousandth (where training computed in float32, at rates up to 0.03).
+    What was kept, at last, must not lean towards the start of another seed: a cosine of 0.1 that is more than half of
+    that with its own. When it fails, several seeds are one run several times, in part or as a whole, and every interval
+    over them is a fiction: look for a list of seeds, rates or checkpoints that is off by one, and for what is copied
+    from member to member. Of more than four members two are asked alone, and all of them in two groups, where each has
+    other neighbours.
     """
     fresh, sampler = members.model(members.all, trained=False), members.sampler
     begins, curves = in_a_row(fresh.parameters()), [_curve(run) for run in members.runs]
     steps = 0, 1, sampler.steps_per_epoch
     batches = [sampler.at(step).inputs for step in steps]
     groups = companies(members.all)
-    alone = [[r] for r in sorted(_first_middle_last(members)) if [r] not in groups]
+    alone = [[r] for r in asked_alone_too(groups) if [r] not in groups]
     for some in [*groups, *alone]:
         model, own = (
             members.model(some, trained=False),
@@ -75,9 +75,7 @@ def seeds_apart(members: SideBySide) -> Outcome:
             own = members.task.with_features(model, own, nullcontext)
             batch = own.at(0)
         problem = _first_losses(members, some, model, batch, curves)
-        if problem is None and len(some) == 1 and some[0] in _first_middle_last(members):
-            problem = _next_losses(members, some[0], model, own, curves[some[0]])
-        if problem is not None:
+        if (problem := problem or _next_losses(members, some, model, own, curves)) is not None:
             return failed(None, problem)
     if (problem := _alike(members, begins, batches[0], curves) or _leaning(members, fresh)) is not None:
         return failed(None, problem)
@@ -124,26 +122,39 @@ def _first_losses(
     return None
 
 
-def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any, curve: Sequence[Line]) -> str | None:
+def _next_losses(
+    members: SideBySide, some: Sequence[int], model: Trainable, sampler: Any, curves: Sequence[Sequence[Line]]
+) -> str | None:
     """What is wrong with those after it: here they hang on the rate, the optimizer and what it remembers. The model is
     moved."""
-    run, spec, lines = members.runs[r], members.recipes[r].training, _losses(curve, TAKEN_AGAIN)
-    if run is None or len(lines) < 2 or not in_float32(run) or spec.optimizer.learning_rate > USUAL_RATE:
+    recipes = [members.recipes[r].training for r in some]
+    spec, written = recipes[0], {place: _to_be_taken_again(members, r, curves[r]) for place, r in enumerate(some)}
+    if not (steps := max(map(len, written.values()))):
         return None
     length = lambda one: one.in_steps(sampler.steps_per_epoch, members.task.tokens_per_step)  # noqa: E731
     total, warmup = length(spec.duration), length(spec.schedule.warmup) if spec.schedule.warmup else 0
-    rates, decays = [spec.optimizer.learning_rate], [spec.optimizer.weight_decay]
+    rates, decays = zip(*((one.optimizer.learning_rate, one.optimizer.weight_decay) for one in recipes), strict=True)
     optimizer = spec.optimizer.build(moving(dict(model.named_parameters())), rates, decays)
-    alive, where = torch.ones(1, dtype=torch.bool, device=members.device), torch.device(members.device)
+    alive, where = torch.ones(len(some), dtype=torch.bool, device=members.device), torch.device(members.device)
     update = Update(model, optimizer, sampler, spec, Setting(where, torch.float32, False, False, ()), alive)
-    for step, then in enumerate(lines):
-        now = float(update(step, schedule.factor(spec.schedule, step, warmup, total))[0])
-        if not _is_near(then, now, AGAIN):
-            return (
-                f"{run.name} wrote down a loss of {then:.5g} at step {step + 1}; alone, with its own rate and "
-                f"optimizer, it is {now:.5g} there"
-            )
+    for step in range(steps):
+        found = update(step, schedule.factor(spec.schedule, step, warmup, total))[0].tolist()
+        for place, lines in written.items():
+            if step < len(lines) and not _is_near(lines[step], found[place], AGAIN):
+                run = members.runs[some[place]]
+                return (
+                    f"{run and run.name} wrote down a loss of {lines[step]:.5g} at step {step + 1}; taken again, with "
+                    f"its own rate and optimizer, it is {found[place]:.5g} there"
+                )
     return None
+
+
+def _to_be_taken_again(members: SideBySide, r: int, curve: Sequence[Line]) -> list[float]:
+    """The first losses of this member, where they can be had again to within a thousandth."""
+    run, lines = members.runs[r], _losses(curve, TAKEN_AGAIN)
+    if run is None or len(lines) < 2 or not in_float32(run):
+        return []
+    return lines if members.recipes[r].training.optimizer.learning_rate <= USUAL_RATE else []
 
 
 def _curve(run: Run | None) -> list[Line]:
@@ -158,10 +169,6 @@ def _losses(curve: Sequence[Line], steps: int) -> list[float]:
 
 def _is_near(then: float, now: float, within: float) -> bool:
     return abs(then - now) <= within * max(abs(now), 0.1)
-
-
-def _first_middle_last(members: SideBySide) -> set[int]:
-    return {0, len(members.all) // 2, len(members.all) - 1}
 
 
 # --- what two share, and should not ----------------------------------------------------------------------------------
