@@ -29,7 +29,7 @@ LEANS = 0.1
 """Cosine of what is left of a start, and of the start of another seed: by chance it is a hundredth."""
 
 
-class Line(NamedTuple):
+class WrittenLoss(NamedTuple):
     step: int
     loss: float
 
@@ -94,7 +94,7 @@ def _first_that_differs(among_all: Tensor, by_themselves: Tensor, some: Sequence
 
 
 def _first_losses(
-    members: SideBySide, some: Sequence[int], model: Trainable, batch: Any, curves: Sequence[Sequence[Line]]
+    members: SideBySide, some: Sequence[int], model: Trainable, batch: Any, curves: Sequence[Sequence[WrittenLoss]]
 ) -> str | None:
     """What is wrong with the first losses that these have written down."""
     lines = [_losses(curves[r], 1) for r in some]
@@ -123,7 +123,7 @@ def _first_losses(
 
 
 def _next_losses(
-    members: SideBySide, some: Sequence[int], model: Trainable, sampler: Any, curves: Sequence[Sequence[Line]]
+    members: SideBySide, some: Sequence[int], model: Trainable, sampler: Any, curves: Sequence[Sequence[WrittenLoss]]
 ) -> str | None:
     """What is wrong with those after it: here they hang on the rate, the optimizer and what it remembers. The model is
     moved."""
@@ -149,7 +149,7 @@ def _next_losses(
     return None
 
 
-def _to_be_taken_again(members: SideBySide, r: int, curve: Sequence[Line]) -> list[float]:
+def _to_be_taken_again(members: SideBySide, r: int, curve: Sequence[WrittenLoss]) -> list[float]:
     """The first losses of this member, where they can be had again to within a thousandth."""
     run, lines = members.runs[r], _losses(curve, TAKEN_AGAIN)
     if run is None or len(lines) < 2 or not in_float32(run):
@@ -157,12 +157,14 @@ def _to_be_taken_again(members: SideBySide, r: int, curve: Sequence[Line]) -> li
     return lines if members.recipes[r].training.optimizer.learning_rate <= USUAL_RATE else []
 
 
-def _curve(run: Run | None) -> list[Line]:
+def _curve(run: Run | None) -> list[WrittenLoss]:
     """All losses that a run has written down, with their steps."""
-    return [Line(line["step"], line["loss"]) for line in run.metrics() if "loss" in line] if run is not None else []
+    return (
+        [WrittenLoss(line["step"], line["loss"]) for line in run.metrics() if "loss" in line] if run is not None else []
+    )
 
 
-def _losses(curve: Sequence[Line], steps: int) -> list[float]:
+def _losses(curve: Sequence[WrittenLoss], steps: int) -> list[float]:
     """Of the first steps, as far as they were written down."""
     return [line.loss for step, line in enumerate(curve[:steps], 1) if line.step == step]
 
@@ -174,7 +176,7 @@ def _is_near(then: float, now: float, within: float) -> bool:
 # --- what two share, and should not ----------------------------------------------------------------------------------
 
 
-def _alike(members: SideBySide, begins: Tensor, read: Tensor, curves: Sequence[Sequence[Line]]) -> str | None:
+def _alike(members: SideBySide, begins: Tensor, read: Tensor, curves: Sequence[Sequence[WrittenLoss]]) -> str | None:
     """Of replicas of different seeds: their starts, what they read first, and what they wrote down."""
     drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
     written = [[line.loss for line in curve] for curve in curves]
