@@ -120,6 +120,8 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
     if on == "pool":
         return Pool(workers)
     if on == "gpus":
+        if (asked := _one_gpu_asked_for(study)) is not None:  # of which each process would see another, as cuda:0
+            raise UserError(f"training.device={asked} is one GPU, and --on gpus uses all: leave one of them away")
         if not (names := gpus_here()):
             raise UserError("no CUDA device can be used here: --on pool has a process for each core")
         return Gpus.suited(study.runs(), names) if workers is None else Gpus.shared_by(workers, names)
@@ -140,11 +142,14 @@ def suited(study: Study, workers: int | None = None) -> InProcess | Gpus | Pool:
     recipe = next(iter(study.recipes.values()))
     if choose(recipe.training, recipe.model.width).device.type != "cuda":
         return Pool(workers)
-    asked = next((one.training.device for one in study.recipes.values() if ":" in one.training.device), None)
-    if asked is not None:  # whoever asks for cuda:1 gets that one
+    if (asked := _one_gpu_asked_for(study)) is not None:  # whoever asks for cuda:1 gets that one
         if workers not in (None, 1):
             raise UserError(f"training.device={asked} is for one process, not {workers}: leave one of them away")
         return InProcess()
     there = gpus_here()
     dealt_out = Gpus.suited(study.runs(), there) if workers is None else Gpus.shared_by(workers, there)
     return dealt_out if len(dealt_out.names) > 1 else InProcess()
+
+
+def _one_gpu_asked_for(study: Study) -> str | None:
+    return next((one.training.device for one in study.recipes.values() if ":" in one.training.device), None)
