@@ -11,7 +11,7 @@ from headway import tasks
 from headway.audit.audit import AUDITS, Report
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
-from headway.audit.populations import company
+from headway.audit.populations import company, seeds
 from headway.audit.populations.populations import POPULATION_AUDITS
 from headway.experiment import assembly
 from headway.experiment.audit import audit_run, population_report
@@ -185,6 +185,22 @@ def test_one_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
         found += [examined(runs).failures]
     for failures in found:
         assert [f.audit for f in failures] == ["seeds-apart"] and told in failures[0].sentence
+
+
+def test_a_group_without_room_is_asked_one_by_one(trained, monkeypatch):
+    """As on a GPU that training has filled."""
+    honest, asked = seeds._next_losses, []
+
+    def next_losses(members, some, *given):
+        asked.append(some)
+        if len(some) > 1:
+            raise torch.OutOfMemoryError("no room")
+        return honest(members, some, *given)
+
+    monkeypatch.setattr(company, "ONE_BY_ONE", 1)
+    monkeypatch.setattr(seeds, "_next_losses", next_losses)
+    assert not examined(trained()).failures
+    assert asked == [[0, 2], [0], [2], [1], [0]]
 
 
 def test_one_that_diverged_leaves_the_audits_of_the_others(trained):

@@ -20,6 +20,7 @@ from headway.audit.scores.scores import AGAIN, ROUNDED, in_float32
 from headway.nn.trainable import Trainable, moving
 from headway.run.folder import Run
 from headway.training import schedule
+from headway.training.capacity import free_memory
 from headway.training.setting import Setting
 from headway.training.update import Update
 
@@ -51,35 +52,57 @@ def seeds_apart(members: SideBySide) -> Outcome:
     other neighbours.
     """
     fresh, sampler = members.model(members.all, trained=False), members.sampler
-    begins, curves = in_a_row(fresh.parameters()), [_curve(run) for run in members.runs]
-    steps = 0, 1, sampler.steps_per_epoch
-    batches = [sampler.at(step).inputs for step in steps]
+    read = {step: sampler.at(step).inputs for step in (0, 1, sampler.steps_per_epoch)}
+    curves = [_curve(run) for run in members.runs]
+    among_all = _AmongAll(fresh, in_a_row(fresh.parameters()), read, curves)
     groups = companies(members.all)
     alone = [[r] for r in asked_alone_too(groups) if [r] not in groups]
     for some in [*groups, *alone]:
-        model, own = (
-            members.model(some, trained=False),
-            members.task.sampler([members.seeds[r] for r in some], members.device),
-        )
-        if (r := _first_that_differs(begins, in_a_row(model.parameters()), some)) is not None:
-            both = zip(fresh.named_parameters(), model.parameters(), strict=True)
-            name = next(name for (name, p), theirs in both if not torch.equal(p[r], theirs[some.index(r)]))
-            seed = members.seeds[r]
-            return failed(None, f"replica {r + 1} begins with a {name} that is not that of its seed {seed}")
-        batch = own.at(0)
-        for step, read in zip(steps, batches, strict=True):
-            if (r := _first_that_differs(read, (own.at(step) if step else batch).inputs, some)) is not None:
-                seed = members.seeds[r]
-                return failed(None, f"replica {r + 1} reads what its seed {seed} does not read, at step {step + 1:,}")
-        if members.recipes[some[0]].training.tuning.keeps_features:  # below which nothing is dropped
-            own = members.task.with_features(model, own, nullcontext)
-            batch = own.at(0)
-        problem = _first_losses(members, some, model, batch, curves)
-        if (problem := problem or _next_losses(members, some, model, own, curves)) is not None:
+        if (problem := _of_these(members, some, among_all)) is not None:
             return failed(None, problem)
-    if (problem := _alike(members, begins, batches[0], curves) or _leaning(members, fresh)) is not None:
+    if (problem := _alike(members, among_all.begins, read[0], curves) or _leaning(members, fresh)) is not None:
         return failed(None, problem)
     return passed(None, "weights, data and the first loss of each replica are those of its seed")
+
+
+class _AmongAll(NamedTuple):
+    """What members have where all of them stand side by side."""
+
+    fresh: Trainable
+    begins: Tensor
+    """All that it begins with, in a row [R, N]."""
+    read: dict[int, Tensor]
+    """By step."""
+    curves: "Sequence[Sequence[WrittenLoss]]"
+    """What each has written down."""
+
+
+def _of_these(members: SideBySide, some: Sequence[int], among_all: _AmongAll) -> str | None:
+    """What is wrong with the seeds of these, by themselves. A group for which there is no room, beside all that
+    training has left on the device, is asked one by one."""
+    try:
+        return _of_group(members, some, among_all)
+    except torch.OutOfMemoryError:
+        if len(some) == 1:
+            raise
+    free_memory()
+    return next((told for r in some if (told := _of_group(members, [r], among_all)) is not None), None)
+
+
+def _of_group(members: SideBySide, some: Sequence[int], among_all: _AmongAll) -> str | None:
+    seeds = [members.seeds[r] for r in some]
+    model, own = members.model(some, trained=False), members.task.sampler(seeds, members.device)
+    if (r := _first_that_differs(among_all.begins, in_a_row(model.parameters()), some)) is not None:
+        both = zip(among_all.fresh.named_parameters(), model.parameters(), strict=True)
+        name = next(name for (name, p), theirs in both if not torch.equal(p[r], theirs[some.index(r)]))
+        return f"replica {r + 1} begins with a {name} that is not that of its seed {members.seeds[r]}"
+    for step, read in among_all.read.items():
+        if (r := _first_that_differs(read, own.at(step).inputs, some)) is not None:
+            return f"replica {r + 1} reads what its seed {members.seeds[r]} does not read, at step {step + 1:,}"
+    if members.recipes[some[0]].training.tuning.keeps_features:  # below which nothing is dropped
+        own = members.task.with_features(model, own, nullcontext)
+    problem = _first_losses(members, some, model, own.at(0), among_all.curves)
+    return problem or _next_losses(members, some, model, own, among_all.curves)
 
 
 def _first_that_differs(among_all: Tensor, by_themselves: Tensor, some: Sequence[int]) -> int | None:
