@@ -203,14 +203,15 @@ def _alike(members: SideBySide, begins: Tensor, read: Tensor, curves: Sequence[S
     """Of replicas of different seeds: their starts, what they read first, and what they wrote down."""
     drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
     written = [[line.loss for line in curve] for curve in curves]
-    sums = begins.sum(1, dtype=torch.float64).tolist()  # to look closely at those alone that may be the same
+    # To look closely at those alone that may be the same: there are as many pairs as members, squared.
+    sums, read_sums = (own.flatten(1).sum(1, dtype=torch.float64).tolist() for own in (begins, read))
     for a, b in combinations(members.all, 2):
         if members.seeds[a] == members.seeds[b]:
             continue
         both = f"seeds {members.seeds[a]} and {members.seeds[b]} have"
         if sums[a] == sums[b] and torch.equal(begins[a], begins[b]):
             return f"{both} the same starting weights"
-        if drawn and torch.equal(read[a], read[b]):
+        if drawn and read_sums[a] == read_sums[b] and torch.equal(read[a], read[b]):
             return f"{both} the same data"
         if written[a] and written[a] == written[b]:
             return f"{both} written down the same {len(written[a]):,} losses"
