@@ -5,7 +5,7 @@ that holds for the first 24 tokens need not hold later. Checks of single positio
 a budget of operations allows; where it does not allow all, positions where masks typically go wrong are chosen.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -288,10 +288,24 @@ class Probe:
         return found
 
 
+def are_finite(weights: Iterable[Tensor]) -> bool:
+    """All of them, found in one look. (The least and the largest are no numbers where one is none.)"""
+    ends = [end for one in weights if one.numel() for end in torch.aminmax(one)]
+    return not ends or bool(torch.stack(ends).isfinite().all())
+
+
 def difference(one: Tensor, other: Tensor, of: Tensor | None = None) -> float:
     """The largest difference between two outputs, in standard deviations of the outputs over positions (`of`: outputs
     with more rows to take the standard deviation from)."""
     return (one - other).abs().max().item() / unit_of(other if of is None else of)
+
+
+def differences(one: Tensor, other: Tensor) -> list[float]:
+    """The same of each replica [R, …], by itself, in one look at the device."""
+    one, other = (answers.reshape(len(answers), -1, answers.shape[-1]) for answers in (one, other))
+    spread = (other - other.mean(1, keepdim=True)).square().mean((1, 2)).sqrt()
+    unit = torch.maximum(spread, 0.01 * other.abs().amax((1, 2))).clamp(min=torch.finfo(torch.float32).tiny)
+    return ((one - other).abs().amax((1, 2)) / unit).tolist()
 
 
 def unit_of(answers: Tensor) -> float:

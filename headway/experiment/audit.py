@@ -203,4 +203,4 @@ def scored_population(
     seconds = share * max(1.0, 0.05 * float(runs[0].facts.get("seconds", 0)))
     if beside is None or len(runs) == 1:
         return ScoredPopulation(runs, kept, task, device(), seconds)
-    return ScoredPopulation(runs, kept, task, device(), seconds, beside.heard(), beside.together)
+    return ScoredPopulation(runs, kept, task, device(), seconds, beside.controls(), beside.together)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from headway.audit.populations.control_groups import also_alone, control_groups
 from headway.audit.populations.members import Member
-from headway.audit.probe import Probe
-from headway.audit.scores.scored import OutputsAlone
+from headway.audit.probe import Probe, are_finite
+from headway.audit.scores.scored import ControlOutputs, answers_of_each
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
 from headway.recipe.recipe import Recipe
@@ -36,19 +37,38 @@ class KeptMembers:
         """All of them in one model, if there are several and each has weights that training led to."""
         return self._everyone.model if len(self._beside) == len(self.runs) else None
 
-    def heard(self) -> list[OutputsAlone | None]:
-        """What each says by itself, where there are several and it can be said. One model has the weights of one after
-        the other: to build it takes longer than to ask it. (Not one with layers of somebody else's, who may keep beside
-        the weights whatever they like.)"""
-        found: list[OutputsAlone | None] = [None] * len(self.runs)
-        build = lambda place: self.task.build([self.runs[place].recipe.seed], device()).eval()  # noqa: E731
-        lent = build(0) if self._beside and _is_of_the_house(self._everyone.model) else None
-        for place in self._beside:
-            model = build(place) if lent is None else lent
-            load_weights(model, 0, self.checkpoints[place].weights)
-            batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
-            found[place] = OutputsAlone.of(model, batch, self.task)
+    def controls(self) -> list[ControlOutputs | None]:
+        """The outputs of each run outside the population, if there are several: alone, or in control groups if there
+        are many. A run whose answers in its group differ from those in the population is evaluated alone, as is the
+        whole group if its sample differs from itself alone. (Runs with user-defined layers are always evaluated alone,
+        because such layers may keep other state than their weights.)"""
+        found: list[ControlOutputs | None] = [None] * len(self.runs)
+        groups, reused = control_groups(self._beside), dict[int, Any]()
+        if len(groups) == len(self._beside) or not _is_of_the_house(self._everyone.model):
+            for place in self._beside:
+                (found[place],) = self._outputs([place], reused)
+            return found
+        everyone = self._everyone
+        answers = answers_of_each(everyone.model, everyone.batch, everyone.how)
+        among_all = dict(zip(self._beside, answers, strict=True))
+        for group, sample in zip(groups, also_alone(groups), strict=True):
+            in_group = dict(zip(group, self._outputs(group, reused), strict=True))
+            (alone,) = self._outputs([sample], reused)
+            is_right = alone.agrees_with(in_group[sample])
+            for place, own in in_group.items():
+                is_same = is_right and own.has_answers(among_all[place])
+                (found[place],) = [own] if is_same else self._outputs([place], reused)
         return found
+
+    def _outputs(self, places: Sequence[int], reused: dict[int, Any]) -> list[ControlOutputs]:
+        """The outputs of these runs in one model. The model is reused for the next group of the same size, because
+        building it takes longer than evaluating it."""
+        seeds = [self.runs[place].recipe.seed for place in places]
+        model = reused.get(len(places)) or self.task.build(seeds, device()).eval()
+        if _is_of_the_house(model):
+            reused[len(places)] = model
+        load_side_by_side(model, [self.checkpoints[place].weights for place in places])
+        return ControlOutputs.of_each(model, self.task.sampler(seeds, device()).at(0), self.task)
 
     @cached_property
     def _beside(self) -> list[int]:
@@ -57,7 +77,7 @@ class KeptMembers:
         return [
             place
             for place, (run, own) in kept
-            if is_trained(run, self.task) and not _is_lost(run, own) and _is_whole(own)
+            if is_trained(run, self.task) and not _is_lost(run, own) and are_finite(own.weights.values())
         ]
 
     @cached_property
@@ -126,10 +146,6 @@ def _is_lost(run: Run, kept: Checkpoint) -> bool:
 
 def _is_of_the_house(model: Any) -> bool:
     return all(type(one).__module__.partition(".")[0] in ("headway", "torch") for one in model.modules())
-
-
-def _is_whole(kept: Checkpoint) -> bool:
-    return all(bool(torch.stack(torch.aminmax(w)).isfinite().all()) for w in kept.weights.values() if w.numel())
 
 
 def device() -> str:

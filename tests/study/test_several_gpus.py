@@ -82,6 +82,8 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     assert executor_named(None, None, asked) == executor_named(None, 1, asked) == InProcess()
     with pytest.raises(UserError, match=r"training.device=cuda:1 allows only one process, not 3"):
         executor_named(None, 3, asked)
+    with pytest.raises(UserError, match=r"training.device=cuda:1 is one GPU, and --on gpus uses all"):
+        executor_named("gpus", None, asked)
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
 
 

@@ -1,10 +1,11 @@
 """Runs that were trained as one population, with their checkpoints and scores: the input of the audits in scores.py.
 
 Replicas share their data, and their recipes except for what replicas may differ in. So all of them are evaluated in one
-pass, and each run takes its share. Each is also evaluated alone on a few rows, because a fault that occurs only in a
-population would otherwise affect the score and its check alike.
+pass, and each run takes its share. Each is also evaluated on a few rows alone or in a smaller group, because a fault
+that occurs only in a population would otherwise affect the score and its check alike.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from headway.audit.audit import DoesNotApply
 from headway.audit.populations.members import cut
-from headway.audit.probe import difference
+from headway.audit.probe import TINY, differences
+from headway.audit.probing import Probing
 from headway.audit.scores.recount import Asked, Counted, Recount
 from headway.core.errors import UserError
 from headway.run.folder import Run
@@ -43,8 +45,8 @@ class Recomputed(NamedTuple):
     """What is wrong, as a phrase, if the scores do not follow from what was stored with them."""
 
 
-class OutputsAlone(NamedTuple):
-    """The outputs of one replica by itself, to check those of the population."""
+class ControlOutputs(NamedTuple):
+    """The outputs of one replica alone or in a control group, to check those of the population."""
 
     answers: Tensor
     """For a few rows of its first batch."""
@@ -52,10 +54,27 @@ class OutputsAlone(NamedTuple):
     """Its evaluation, as done during training."""
 
     @classmethod
-    def of(cls, model: Any, batch: Any, task: Any) -> "OutputsAlone":
-        with torch.no_grad():
-            answers = task.probing.answer_batch(model, excerpt_of(batch))
-        return cls(answers, task.evaluate(model)[0])
+    def of_each(cls, model: Any, batch: Any, task: Any) -> "list[ControlOutputs]":
+        """The outputs of all replicas in this model."""
+        answers = answers_of_each(model, batch, task.probing)
+        return [cls(*own) for own in zip(answers, task.evaluate(model), strict=True)]
+
+    def has_answers(self, answers: Tensor) -> bool:
+        """Whether these are its answers, up to rounding."""
+        (off,) = differences(answers[None], self.answers[None])
+        return off <= TINY
+
+    def agrees_with(self, other: "ControlOutputs") -> bool:
+        """Whether both are the same, up to rounding."""
+        both = ((said, other.evaluated.get(name, math.nan)) for name, said in self.evaluated.items())
+        is_near = all(abs(said - again) <= TINY * max(abs(again), 0.1) for said, again in both)
+        return is_near and self.has_answers(other.answers)
+
+
+def answers_of_each(model: Any, batch: Any, how: Probing) -> Tensor:
+    """The answers of each replica for a few rows of its batch."""
+    with torch.no_grad():
+        return how.answer_batch(model, excerpt_of(batch))
 
 
 def excerpt_of(batch: Any) -> Any:
@@ -72,8 +91,8 @@ class ScoredPopulation:
     device: str
     seconds: float
     """Time limit for computing scores again, for all replicas."""
-    outputs_alone: "Sequence[OutputsAlone | None]" = ()
-    """The outputs of each replica by itself, if there are several and they are available."""
+    controls: "Sequence[ControlOutputs | None]" = ()
+    """The outputs of each replica outside this population, if there are several and they are available."""
     beside: Any = None
     """The population, if it is in memory already."""
 
@@ -115,12 +134,11 @@ class ScoredPopulation:
 
     @cached_property
     def apart(self) -> list[float]:
-        """For each replica, the difference between its outputs in the population and alone."""
-        batch = excerpt_of(self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0))
-        with torch.no_grad():
-            beside = self.task.probing.answer_batch(self.together, batch)
-        said = zip(beside, self.outputs_alone, strict=True)
-        return [0.0 if own is None else difference(one[None], own.answers) for one, own in said]
+        """For each replica, the difference between its outputs in the population and outside it."""
+        batch = self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0)
+        beside = answers_of_each(self.together, batch, self.task.probing)
+        outside = [one if own is None else own.answers for one, own in zip(beside, self.controls, strict=True)]
+        return differences(beside, torch.stack(outside))
 
     @cached_property
     def stored(self) -> list[dict[str, dict[str, Score]]]:
@@ -256,14 +274,14 @@ class ScoredRun:
 
     @cached_property
     def evaluated_again(self) -> dict[str, float]:
-        """The evaluation done in training, repeated with the stored weights, on this replica alone."""
-        alone = self.population.outputs_alone[self.place] if self.population.outputs_alone else None
-        return self.task.evaluate(self.model)[0] if alone is None else alone.evaluated
+        """The evaluation done in training, repeated with the stored weights, outside the population."""
+        control = self.population.controls[self.place] if self.population.controls else None
+        return self.task.evaluate(self.model)[0] if control is None else control.evaluated
 
     @property
     def apart(self) -> float:
-        """The difference between its outputs in the population and alone."""
-        return self.population.apart[self.place] if self.population.outputs_alone else 0.0
+        """The difference between its outputs in the population and outside it."""
+        return self.population.apart[self.place] if self.population.controls else 0.0
 
     @property
     def recounts(self) -> dict[str, Recount]:

@@ -121,6 +121,8 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
     if on == "pool":
         return Pool(workers)
     if on == "gpus":
+        if (asked := _one_gpu_asked_for(study)) is not None:  # each process would see another GPU as cuda:0
+            raise UserError(f"training.device={asked} is one GPU, and --on gpus uses all: leave one of them out")
         if not (names := gpus_here()):
             raise UserError("no CUDA device is available: --on pool uses one process per core")
         return Gpus.suited(study.runs(), names) if workers is None else Gpus.shared_by(workers, names)
@@ -141,11 +143,14 @@ def suited(study: Study, workers: int | None = None) -> InProcess | Gpus | Pool:
     recipe = next(iter(study.recipes.values()))
     if choose(recipe.training, recipe.model.width).device.type != "cuda":
         return Pool(workers)
-    asked = next((one.training.device for one in study.recipes.values() if ":" in one.training.device), None)
-    if asked is not None:  # a specific device, such as cuda:1
+    if (asked := _one_gpu_asked_for(study)) is not None:  # a specific device, such as cuda:1
         if workers not in (None, 1):
             raise UserError(f"training.device={asked} allows only one process, not {workers}: leave one of them out")
         return InProcess()
     there = gpus_here()
     dealt_out = Gpus.suited(study.runs(), there) if workers is None else Gpus.shared_by(workers, there)
     return dealt_out if len(dealt_out.names) > 1 else InProcess()
+
+
+def _one_gpu_asked_for(study: Study) -> str | None:
+    return next((one.training.device for one in study.recipes.values() if ":" in one.training.device), None)
