@@ -95,7 +95,7 @@ BAD = {
     ),
     "an empty prompt": ("sample tiny --prompt=", "the prompt is empty"),
     "an empty text": ("score tiny --text=", "the text is empty"),
-    "two things to score": ("score tiny --text a --file tiny.txt", "are three different things to score: give one"),
+    "two things to score": ("score tiny --text a --file tiny.txt", "give only one of --split, --file and --text"),
     "a temperature below zero": ("sample tiny --temperature -1", "Invalid value for '--temperature'"),
     "no HEADWAY_DATA": (
         "train shakespeare-char-cpu",
@@ -193,7 +193,7 @@ def test_a_disk_that_cannot_be_written_is_said_in_words(headway, home, monkeypat
     monkeypatch.setattr("headway.run.folder.Run.save_checkpoint", fail)
     answer = headway("train", "tiny.yaml", "--name", "full")
     assert answer.code == 2
-    assert answer.err.endswith(f"headway: {os.strerror(number)} (there); what was saved before is whole\n")
+    assert answer.err.endswith(f"headway: {os.strerror(number)} (there); everything saved before is intact\n")
 
 
 def test_our_own_mistakes_are_not_hidden(headway, monkeypatch):

@@ -164,7 +164,7 @@ def test_what_a_reader_must_know_of_a_sentence_is_said(capsys):
     show_sentence(sentence(["<unk>", "cat"], [None, 2.0], unknown=1, begins_a_line=False), [], Report())
     out = capsys.readouterr().out
     assert "the first token is not scored" in out
-    assert "1 of 2 words are unknown and scored as <unk>" in out
+    assert "1 of 2 words are unknown, scored as <unk>" in out
 
 
 def test_a_run_as_json_holds_its_scores_with_labels(run):
@@ -242,7 +242,7 @@ DOUBTS = Report(
 def test_cheap_methods_and_doubts_stand_beside_a_score(capsys):
     show_labelled([SCORE], DOUBTS)
     number, cheap, _, warning, failure = capsys.readouterr().out.splitlines()
-    assert number.split()[0] == "4.200" and cheap.strip() == "cheap methods get: unigram 25.10"
+    assert number.split()[0] == "4.200" and cheap.strip() == "baselines: unigram 25.10"
     assert warning.split()[:2] == ["warn", "still-improving"] and failure.split()[:2] == ["fail", "causality"]
 
 

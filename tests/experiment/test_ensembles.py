@@ -112,12 +112,12 @@ def test_classifiers_vote_by_the_mean_of_their_chances(tmp_path):
 
 def test_the_verb(home, command_line):
     answer = command_line("score", "a", "b", "--ensemble", "--runs", str(home))
-    assert answer.code == 0 and "gains over the mean run" in answer.out and "2 runs as one" in answer.out
+    assert answer.code == 0 and "gain over the mean" in answer.out and "2 runs as one" in answer.out
     told = json.loads(command_line("score", "a", "b", "--ensemble", "--runs", str(home), "--json").out)
     assert told.keys() == {"scores", "members", "gains"} and len(told["members"]) == 2
     assert told["gains"]["valid.loss"]["gain"] > 0
     for words, said in {
-        ("a", "b"): "with --ensemble they are scored as one",
+        ("a", "b"): "add --ensemble to average them",
         ("a", "b", "--ensemble", "--text", "x"): "not on a file or a text",
         ("a", "words", "--ensemble"): "different data",
     }.items():

@@ -63,9 +63,9 @@ def test_what_cannot_be_read_is_refused(workshop, command_line):
         ("--lengths", "4,4"): "different lengths",
         ("--lengths", "four"): "expected whole numbers such as 10,20,50, not 'four'",
         ("--lengths", "4", "--split", "tset"): "tset",
-        ("--lengths", "4", "--stride", "2"): "--lengths reads a split in its own ways",
-        ("--out", "a.html"): "--out draws what --lengths finds",
-        ("--tokens", "50"): "--tokens says how much --lengths reads",
+        ("--lengths", "4", "--stride", "2"): "--lengths can only be combined with --split",
+        ("--out", "a.html"): "--out draws the result of --lengths",
+        ("--tokens", "50"): "--tokens limits what --lengths reads",
     }.items():
         answer = command_line(*words, *more)
         assert answer.code == 2 and said in answer.err, answer.err

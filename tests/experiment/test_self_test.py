@@ -164,7 +164,7 @@ def test_strict_fails_where_one_is_not_seen(audit, workshop, bed):
     bed.add("a little", "order", module=HERE, spoil=lambda model: model.embedding.weight.mul_(1.01))
     code, out, _ = audit(str(workshop.recipe), "--only", "of tests", "--strict")
     assert code == 1 and out.startswith("NOT SEEN")
-    assert "0 of 1 faults are seen by the audit meant for them" in out
+    assert "0 of 1 faults are detected by the audit meant for them" in out
 
 
 def test_mistakes_are_words(audit, workshop):

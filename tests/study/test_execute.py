@@ -289,7 +289,7 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(forge, workshop, tmp_path):
     child.wait_until(lambda: (run / "checkpoints").is_dir() and any((run / "checkpoints").glob("step-*")))
     code, out, err, _ = child.interrupt()
     assert code == 130, err
-    assert "to go on: headway study run study.yaml --workers 1" in err
+    assert "to resume: headway study run study.yaml --workers 1" in err
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert "endless.seed-0: interrupted at step" in out
     assert not (tmp_path / "studies" / "study" / "failures").exists()
