@@ -119,7 +119,7 @@ def test_captions_from_a_file_and_long_ones_are_counted(headway, home):
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (["--captions", "x"], "there are no pictures"),
+        (["--captions", "x"], "no pictures given"),
         (["--images", "pictures"], "give either --captions or --classes"),
         (["--images", "none.png", "--captions", "x"], "there is no picture 'none.png'"),
         (["--images", "runs", "--captions", "x"], "no pictures in the folder"),

@@ -56,7 +56,7 @@ def test_fit_and_advise(points, command_line, tmp_path):
         (("plan", "demo", "--flops", "1e30..1e33:3"), "take a smaller budget"),
         (("plan", "demo", "--minutes", "inf"), "expected a finite number"),
         (("plan", "demo", "--flops", "1e7..1e8:2"), "too few sizes around it"),
-        (("plan", "demo", "--flops", "1e9,1e10", "--tokens-per-parameter", "5", "--from", "x"), "give one"),
+        (("plan", "demo", "--flops", "1e9,1e10", "--tokens-per-parameter", "5", "--from", "x"), "give only one"),
     ],
 )
 def test_mistakes(words, said, points, command_line):

@@ -111,7 +111,7 @@ WRONG = {
     "other arguments": (
         "replicas, width, heads, context",
         "replicas",
-        r"square\.py:15: .*build\(replicas\) is called as",
+        r"square\.py:15: .*build\(replicas\) will be called as",
     ),
     "taken": ('"square"', '"alibi"', r"'alibi' is in .*positions\.py:\d+ and in .*square\.py:8"),
     "no annotation": ('kind: Literal["square"]', "kind", r"square\.py:8: .*kind"),
@@ -134,11 +134,11 @@ def test_a_mistake_in_the_file_is_one_message_with_its_line(square: Path, what: 
 
 def test_files_that_are_none(tmp_path: Path):
     (tmp_path / "square.py").write_text("x = 1\n")
-    with pytest.raises(UserError, match="nothing in it"):
+    with pytest.raises(UserError, match="defines nothing that Headway can use"):
         plugins.load_plugin(tmp_path / "square.py")
     with pytest.raises(UserError, match=r"did you mean '.*square\.py'"):
         plugins.load_plugin(tmp_path / "sqare.py")
-    with pytest.raises(UserError, match=r"ends in \.py"):
+    with pytest.raises(UserError, match=r"end in \.py"):
         plugins.load_plugin(tmp_path / "square.txt")
 
 

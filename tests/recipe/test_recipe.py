@@ -390,5 +390,5 @@ def test_the_defaults_need_no_warning():
 )
 def test_numbers_beyond_what_can_be_counted_are_refused_by_their_key(change: str):
     key = "data.tokenizer.size" if "size" in change else change.partition("=")[0]
-    with pytest.raises(UserError, match=rf"{key}: 1e\+\d+ is more than a number here can be; at most \d.\de\+\d\d"):
+    with pytest.raises(UserError, match=rf"{key}: 1e\+\d+ is too large; the limit is \d.\de\+\d\d"):
         load("demo", [change])

@@ -186,7 +186,7 @@ def test_what_only_outside_damage_can_empty_is_one_clear_message(bench: Bench, n
     assert done.code == (0 if verb == "runs" else 2)
     assert f"run/{name}" in done.err and "Traceback" not in done.err
     if not content:
-        assert "it is empty; Headway writes its files whole, so something else has damaged this one" in done.err
+        assert "it is empty; Headway never leaves half-written files" in done.err
     assert snapshot(bench.home / runs) == before | {"1/run/lock": snapshot(bench.home / runs)["1/run/lock"]}
 
 
