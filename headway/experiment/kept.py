@@ -1,4 +1,4 @@
-"""What the runs of one population have kept, for the audits: all of them side by side, and each alone."""
+"""Loads the stored models of a population for the audits: all of them as one model, and each alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from headway.training.population import load_side_by_side, load_weights
 class KeptMembers:
     runs: Sequence[Run]
     checkpoints: Sequence[Checkpoint]
-    """The one of each that is scored."""
+    """The checkpoint of each run that is scored."""
     task: Task
 
     @property
@@ -33,13 +33,13 @@ class KeptMembers:
 
     @property
     def together(self) -> Any:
-        """All of them in one model, if there are several and each has weights that training led to."""
+        """All members in one model, if there are several and all have trained, finite weights."""
         return self._everyone.model if len(self._beside) == len(self.runs) else None
 
     def heard(self) -> list[HeardAlone | None]:
-        """What each says by itself, where there are several and it can be said. One model has the weights of one after
-        the other: to build it takes longer than to ask it. (Not one with layers of somebody else's, who may keep beside
-        the weights whatever they like.)"""
+        """The outputs of each member alone, if there are several. One model is built and loaded with the weights of one
+        member after the other, since building takes longer than evaluating. (A model with plugin layers is built every
+        time, because such layers may have other state than weights.)"""
         found: list[HeardAlone | None] = [None] * len(self.runs)
         build = lambda place: self.task.build([self.runs[place].recipe.seed], device()).eval()  # noqa: E731
         lent = build(0) if self._beside and _is_of_the_house(self._everyone.model) else None
@@ -52,7 +52,8 @@ class KeptMembers:
 
     @cached_property
     def _beside(self) -> list[int]:
-        """Those that can be asked at once: what is no number is not passed through a layer beside the others."""
+        """Indices of members that can be evaluated together. Weights that are not finite are left out, since they could
+        affect the others."""
         kept = enumerate(zip(self.runs, self.checkpoints, strict=True)) if len(self.runs) > 1 else ()
         return [
             place
@@ -62,7 +63,7 @@ class KeptMembers:
 
     @cached_property
     def _everyone(self) -> Probe:
-        """These."""
+        """The members that can be evaluated together, as one model."""
         recipes = [self.runs[place].recipe for place in self._beside]
         everyone = _probe(recipes, self.task, partial(self.task.build, [recipe.seed for recipe in recipes]))
         load_side_by_side(everyone.model, [self.checkpoints[place].weights for place in self._beside])
@@ -76,30 +77,30 @@ class KeptMembers:
 
 
 def probe_of(run: Run, task: Task, kept: Checkpoint) -> Probe:
-    """Of one by itself."""
+    """The probe of a single run."""
     trained = is_trained(run, task)
     probe = _probe(
         [run.recipe], task, partial(task.build, [run.recipe.seed]) if trained else partial(task.rebuild, run)
     )
     if not _is_lost(run, kept):
         load_weights(probe.model, 0, kept.weights)
-    elif trained:  # the architecture can be judged all the same, by the weights that training began with
+    elif trained:  # the architecture can still be audited, with initial weights
         trained = False
     return replace(probe, trained=trained, to_train=kept.step > 0 or "imported_from" not in run.facts)
 
 
 def probe_of_recipe(recipe: Recipe, task: Task) -> Probe:
-    """Of a fresh model."""
+    """The probe of a freshly initialized model."""
     return _probe([recipe], task, partial(task.build, [recipe.seed]))
 
 
 def _probe(recipes: Sequence[Recipe], task: Task, build: Callable[[str], Any]) -> Probe:
-    """Of fresh models of these recipes, side by side."""
+    """The probe of freshly initialized models of these recipes, as one model."""
     where = device()
 
     def fresh() -> Any:
         model = build(where)
-        set_dropout(model, [recipe.model.dropout for recipe in recipes])  # those of the task are its first member's
+        set_dropout(model, [recipe.model.dropout for recipe in recipes])  # the task only knows its first member's
         return model.eval()
 
     batch = task.sampler([recipe.seed for recipe in recipes], where).at(0)
@@ -107,12 +108,12 @@ def _probe(recipes: Sequence[Recipe], task: Task, build: Callable[[str], Any]) -
 
 
 def is_trained(run: Run, task: Task) -> bool:
-    """Whether its weights came from a start that can still be made."""
+    """Whether its weights were trained from a start that can still be rebuilt."""
     return "imported_from" not in run.facts and start_is_there(run, task)
 
 
 def start_is_there(run: Run, task: Task) -> bool:
-    """Whether what training began with can still be made: borrowed weights may be gone, or be others by now."""
+    """Whether the start of training can still be rebuilt: pretrained weights may be gone or have changed."""
     try:
         return run.facts.get("start") == task.facts.get("start")
     except UserError:
@@ -120,7 +121,7 @@ def start_is_there(run: Run, task: Task) -> bool:
 
 
 def _is_lost(run: Run, kept: Checkpoint) -> bool:
-    """It diverged, and what was kept is what was left then."""
+    """Whether the run diverged, and only its weights from then or later were stored."""
     return run.status.is_diverged and kept.step >= (run.status.step or 0)
 
 

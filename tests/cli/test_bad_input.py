@@ -74,7 +74,7 @@ BAD = {
     "one of many runs that exists": ("train tiny.yaml --vary seed=8..9", "runs/tiny-seed-9 exists: continue it with"),
     "a run of another recipe": (
         "train tiny.yaml seed=3 --name tiny --resume",
-        "made by another recipe: seed was 0 and is 3; use --name",
+        "made with a different recipe: seed was 0 and is 3; use --name",
     ),
     "nothing to resume": ("train tiny.yaml --name new --resume", "there is nothing to resume: runs/new does not exist"),
     "a name that is a path": ("train tiny.yaml --name a/b", "'a/b' cannot be the name of a run"),

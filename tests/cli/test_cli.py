@@ -151,7 +151,7 @@ def test_train_says_its_choices_and_ends_with_labelled_scores(headway):
 
 def test_a_warm_up_longer_than_training_is_warned_about(headway):
     answer = headway("train", "tiny.yaml", "training.schedule.warmup=1 epoch", "--name", "short")
-    assert "warning: training ends in the warm-up" in answer.err
+    assert "warning: training ends during warm-up" in answer.err
 
 
 def test_the_text_of_recipe_is_itself_a_recipe(headway, home):

@@ -134,7 +134,7 @@ def test_captions_from_a_file_and_long_ones_are_counted(headway, home):
         (["--images", "pictures", "--classes", "cat,dog,cat"], "given twice"),
         (["--images", "pictures", "--classes", "cat,dog", "--prompt", "a photo"], "needs one {}"),
         (["--images", "pictures", "--captions", "x", "--page", "x.pdf"], ".html"),
-        (["--images", "pictures", "--captions", "absent.txt"], "no file of captions"),
+        (["--images", "pictures", "--captions", "absent.txt"], "no caption file"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else None,
 )

@@ -172,7 +172,7 @@ def test_offline_with_half_a_cache(hub: HubServer, monkeypatch: pytest.MonkeyPat
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert refusal("me/poems").endswith("not installed: pip install 'headway[hub]'")
+    assert refusal("me/poems").endswith("huggingface_hub: pip install 'headway[hub]'")
 
 
 def test_with_a_library_that_is_too_old(hub: HubServer, monkeypatch: pytest.MonkeyPatch):

@@ -113,7 +113,7 @@ WRONG = {
         "replicas",
         r"square\.py:15: .*build\(replicas\) will be called as",
     ),
-    "taken": ('"square"', '"alibi"', r"'alibi' is in .*positions\.py:\d+ and in .*square\.py:8"),
+    "taken": ('"square"', '"alibi"', r"'alibi' is defined in .*positions\.py:\d+ and in .*square\.py:8"),
     "no annotation": ('kind: Literal["square"]', "kind", r"square\.py:8: .*kind"),
     "leaves": ("class Square(", "raise SystemExit(3)\n\n\nclass Square(", r"square\.py:8: SystemExit"),
 }
@@ -188,7 +188,7 @@ def test_a_run_is_not_resumed_with_other_code(square: Path, workshop, tmp_path: 
     train([recipe], ["mine"], tmp_path)
     square.write_text(SQUARE.replace("0 * head", "0.0 * head"))
     plugins.load_plugin(square)
-    with pytest.raises(UserError, match="made with other code"):
+    with pytest.raises(UserError, match="made with different code"):
         train([tiny_recipe(workshop.text, "model.positions=square")], ["mine"], tmp_path, resume=True)
 
 

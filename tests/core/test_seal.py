@@ -72,7 +72,9 @@ def test_damage_is_named_and_the_rest_read(folder: Path, damage, named: str):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"files": 5, "lines": {}, "sha256": ""}', '{"files": {'])
 def test_a_damaged_seal_is_damage_and_nothing_is_written_over(folder: Path, content: str):
     (folder / FILE).write_text(content)
-    with pytest.raises(UserError, match=r"seal\.json cannot be read: .*remove it, and the folder is read as it is"):
+    with pytest.raises(
+        UserError, match=r"seal\.json cannot be read: .*remove it, and the folder is read without a seal"
+    ):
         read_sealed(folder / "recipe.yaml")
     with pytest.raises(UserError, match=r"seal\.json cannot be read"), rewriting(folder) as new:
         new["scores.json"] = "{}"

@@ -117,7 +117,7 @@ def test_from_python(workshop):
         (["tiny", SENTENCE, "-o", "maps.jpg"], "maps.jpg: '.jpg' says nothing of the format"),
         (["tiny", SENTENCE, "-o", "nowhere/maps.png"], "nowhere/maps.png: there is no folder nowhere"),
         (["tiny", SENTENCE, "--show", "gradient"], "--show gradient is not known; did you mean 'gradients'?"),
-        (["tiny", SENTENCE, "--show", "gradients", "--head", "0"], "they have no --layer and no --head"),
+        (["tiny", SENTENCE, "--show", "gradients", "--head", "0"], "leave out --layer and --head"),
         (["tiny", SENTENCE, "--show", "rollout", "--head", "0"], "rollout averages the heads"),
         (["tinny", SENTENCE], "there is no run 'tinny'; did you mean 'tiny'?"),
         (["tiny", SENTENCE, "--with", "alibbi"], "there is no run 'alibbi'; did you mean 'alibi'?"),

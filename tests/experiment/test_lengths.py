@@ -80,6 +80,6 @@ def test_runs_of_other_tokens_stand_in_no_picture_with_these(home, workshop, tmp
     (words,) = train([tiny_recipe(workshop.text, "data.tokenizer=word")], ["words"], tmp_path)
     gru = open_run("gru.seed-0", home)
     before = gru.facts.get("test_scored", 0)
-    with pytest.raises(UserError, match=r"different tokens of them: data\.tokenizer\.kind is char and word"):
+    with pytest.raises(UserError, match=r"different data or tokens: data\.tokenizer\.kind is char and word"):
         by_length([gru, words], [4], split="test", tokens=50)
     assert open_run("gru.seed-0", home).facts.get("test_scored", 0) == before

@@ -146,7 +146,7 @@ def test_all_runs_come_oldest_first_and_broken_ones_are_named(run, capsys):
         Run.create(runs / name, Recipe(), "cpu").note(created=created)
     rewrite(runs / "broken" / "run.json", format=99)
     assert [r.name for r in all_runs(runs)] == ["older", "mine", "newer"]
-    assert "skipping broken: " in capsys.readouterr().err
+    assert "passing over broken: " in capsys.readouterr().err
     assert all_runs(runs / "nowhere") == []
 
 

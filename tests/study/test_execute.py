@@ -78,7 +78,7 @@ def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(worksho
     outcome = execute(small_study(workshop.text, seeds=3), tmp_path / "split", InProcess())
     assert (outcome.done, outcome.failed) == (6, {})
     log = (tmp_path / "split" / "log.txt").read_text("utf-8")
-    assert log.count("none.seed-0 …: the memory was full: going on with 2 at a time") == 1
+    assert log.count("none.seed-0 …: out of memory: continuing with 2 replicas at a time") == 1
 
 
 def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path, monkeypatch):

@@ -270,8 +270,8 @@ def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Pat
     for name, chance in alone.items():
         assert float(rows[0][f"p({name})"]) == pytest.approx(chance, abs=2e-6)
     assert {
-        "200 of 800 rows have no text, and no class",
-        "200 of 800 texts are longer than the model reads, and are cut",
+        "200 of 800 rows have no text and get no class",
+        "200 of 800 texts are longer than the model's context and were cut",
     } <= {*answers.notes}
     answers.path = tmp_path / "out.jsonl"
     objects = [json.loads(line) for line in answers.as_text().splitlines()]

@@ -254,7 +254,7 @@ def test_a_run_of_other_values_is_not_taken_for_the_trial(base, tmp_path):
     tune(search(base, pruning="none"), tmp_path / "s", trials=1)
     (tmp_path / "s" / "trials.db").unlink()
     (tmp_path / "s" / "search.json").unlink()
-    with pytest.raises(UserError, match="made by another recipe"):
+    with pytest.raises(UserError, match="made with a different recipe"):
         tune(search(base, "training.optimizer.learning_rate=1e-3..1e-2", pruning="none"), tmp_path / "s", trials=1)
 
 
