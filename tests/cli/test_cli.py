@@ -180,7 +180,7 @@ def test_export_and_import_say_what_they_made_and_what_to_do_with_it(headway):
     back = headway("import", "tiny-gpt2")
     assert back.code == 0 and "runs/tiny-gpt2/: " in back.out
     assert re.search(r"^to try it: headway \w+ runs/tiny-gpt2", back.out, re.MULTILINE)
-    assert "data.source=python-docs, because no folder says what its model was trained on" in back.err
+    assert "data.source=python-docs, since the folder does not say what the model was trained on" in back.err
 
 
 def test_an_imported_run_is_trained_on_by_its_own_recipe(headway):
@@ -239,7 +239,7 @@ def test_runs_of_both_kinds_are_listed_together(headway, classifier):
         ("sample pets --prompt cats", "to write is asked of language models, and pets is a classifier"),
         ("score pets --text cats", "is asked of language models"),
         ("score pets --stride 2", "segments and strides are asked of language models"),
-        ("export pets", "BERT's norms stand after each sublayer"),
+        ("export pets", "BERT's norms come after each sublayer"),
         (
             "classify tiny cats",
             "classes are asked of classifiers, and tiny is a language-model; try headway score",
