@@ -114,7 +114,7 @@ def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(p
     page.goto(f"/look/runs/one?text={quote('<img src=x onerror=alert(1)>')}")
     expect(page.locator(".trouble")).to_contain_text("the first is '<'")
     assert page.locator("main img").count() == 0
-    bench.models.fails = "the process that answers was ended by signal 9"
+    bench.models.fails = "the worker process was ended by signal 9"
     page.get_by_label("The sentence that is read").fill("The")
     expect(page.locator(".trouble")).to_contain_text("signal 9")
     bench.models.fails = None

@@ -146,7 +146,12 @@ def test_mistakes_are_said(folder, question, given, words):
 
 @pytest.mark.parametrize(
     ("picture", "words"),
-    [("é", "not in base64"), ("bm8gcGljdHVyZQ==", "none of PNG"), ("", "is empty"), ("iVBORw0KGgo=", "cannot be read")],
+    [
+        ("é", "not valid base64"),
+        ("bm8gcGljdHVyZQ==", "none of PNG"),
+        ("", "is empty"),
+        ("iVBORw0KGgo=", "cannot be read"),
+    ],
 )
 def test_what_is_brought_and_is_no_picture(picture, words):
     with pytest.raises(UserError, match=words):

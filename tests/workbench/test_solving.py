@@ -51,7 +51,7 @@ def test_a_convolution_looks_where_its_taps_say(client):
 @pytest.mark.parametrize(
     ("path", "asked", "words"),
     [
-        ("query", {"keys": [[1, 0], [0, 1]], "wanted": [0, 0]}, "not all of them zero"),
+        ("query", {"keys": [[1, 0], [0, 1]], "wanted": [0, 0]}, "not all zero"),
         ("query", {"keys": [[1, 0], [0]], "wanted": [1, 0]}, ""),
         ("query", {"keys": [[1, 0]], "wanted": [1, 2, 3]}, ""),
         ("query", {"keys": [], "wanted": []}, "keys"),
