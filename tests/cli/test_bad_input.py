@@ -115,7 +115,7 @@ BAD = {
     "an export without a GPT-2 form": ("export rotary", "model.positions: GPT-2 learns an embedding per position"),
     "an import of nothing": ("import none", "there is no folder 'none'; expected a folder with config.json"),
     "an import of no model": ("import photos", "photos/config.json is missing: is this the folder of a model?"),
-    "an import of pickle": ("import pickled", "pickle (pytorch_model.bin), which is not read"),
+    "an import of pickle": ("import pickled", "pickle (pytorch_model.bin), which Headway does not read"),
     "an import as a run that exists": ("import pickled --name tiny", "runs/tiny exists"),
     "runs inside a file": ("train tiny.yaml --runs tiny.txt", "cannot make the run folder tiny.txt/tiny"),
 }

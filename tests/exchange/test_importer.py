@@ -194,7 +194,7 @@ def no_tokenizer(folder):
 
 
 SPOILT = {
-    only_pickle: r"weights only as pickle \(pytorch_model\.bin\), which is not read: .* AutoModelForCausalLM\.from_pre",
+    only_pickle: r"weights only as pickle \(pytorch_model\.bin\), which Headway does not read, .* AutoModelForCausalLM\.from_pre",
     no_weights: r"theirs has no model\.safetensors",
     half_weights: r"model\.safetensors cannot be read",
     lost_shard: r"model-00001-of-00002\.safetensors is missing, but model\.safetensors\.index\.json names it",
@@ -235,9 +235,9 @@ def test_a_folder_that_is_no_gpt2_is_refused_and_nothing_is_made(gpt2_folder, tm
     [
         ("a/b", [], "'a/b' cannot be the name of a run"),
         ("new", ["model.width=24"], "model.width is determined by config.json and the weights"),
-        ("new", ["model.positions=alibi"], "model.positions is settled"),
+        ("new", ["model.positions=alibi"], "model.positions is determined"),
         ("new", ["data.tokenizer=char"], "data.tokenizer is determined by the folder's tokenizer.json"),
-        ("new", ["data.tokenizer.path=x"], "data.tokenizer.path is settled"),
+        ("new", ["data.tokenizer.path=x"], "data.tokenizer.path is determined"),
         ("new", ["data.suorce=files"], "data.suorce: unknown key; did you mean 'source'"),
         ("new", ["training"], "'training' is not a change"),
         ("there", [], "there exists, but is no run"),
@@ -298,5 +298,5 @@ def test_an_encoder_without_classes_can_be_looked_into(encoder_folder, tmp_path,
 
     folder, _ = encoder_folder(family)
     made = import_folder(folder, None, tmp_path / "runs")
-    assert "no head" in " ".join(made.notes)
+    assert "no classification head" in " ".join(made.notes)
     assert set(look_at(made.run, "a good film").layers) == {0, 1}

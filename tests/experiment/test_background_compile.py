@@ -40,8 +40,8 @@ def another_program(monkeypatch):
     ("code", "told"),
     [
         ("", ""),
-        ("import sys; print('a word'); sys.exit('no compiler')", "ended with 1: no compiler"),
-        ("import os; os.kill(os.getpid(), 9)", "ended with -9: no word"),
+        ("import sys; print('a word'); sys.exit('no compiler')", "exited with 1: no compiler"),
+        ("import os; os.kill(os.getpid(), 9)", "exited with -9: no output"),
     ],
     ids=["done", "failed", "killed"],
 )

@@ -69,7 +69,7 @@ def test_what_stands_against_believing_it_is_said(made):
                     "not_run": {}, "baselines": []})
     )  # fmt: skip
     notes = " | ".join(compare(runs).notes)
-    assert "not trained on the same data" in notes
+    assert "trained on different data" in notes
     assert "b: diverged at step 2" in notes
     assert "a failed causality" in notes
     alike = "valid was measured differently: per token · valid; a: segment 16; c: segment 8"

@@ -80,7 +80,7 @@ def test_what_cannot_be_averaged_is_refused(home, workshop, tmp_path):
             score_together(runs(home, *names))
 
     refused("a", match="at least two runs")
-    refused("a", "a", match="a is named twice")
+    refused("a", "a", match="a is given twice")
     refused("a", "words", match="a and words were trained on different data.*: data.tokenizer.kind is char and word$")
     shutil.copytree(home / "words", home / "claims")  # the same text, it says
     facts = json.loads((home / "claims" / "run.json").read_text())

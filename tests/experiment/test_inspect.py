@@ -116,7 +116,7 @@ def test_from_python(workshop):
         (["tiny", SENTENCE, "--head", "-1"], "tiny has no head -1 in layer 0: it has heads 0 to 1"),
         (["tiny", SENTENCE, "-o", "maps.jpg"], "maps.jpg: '.jpg' says nothing of the format"),
         (["tiny", SENTENCE, "-o", "nowhere/maps.png"], "nowhere/maps.png: there is no folder nowhere"),
-        (["tiny", SENTENCE, "--show", "gradient"], "--show gradient is not known; did you mean 'gradients'?"),
+        (["tiny", SENTENCE, "--show", "gradient"], "unknown --show gradient; did you mean 'gradients'?"),
         (["tiny", SENTENCE, "--show", "gradients", "--head", "0"], "leave out --layer and --head"),
         (["tiny", SENTENCE, "--show", "rollout", "--head", "0"], "rollout averages the heads"),
         (["tinny", SENTENCE], "there is no run 'tinny'; did you mean 'tiny'?"),

@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_refused(workshop, command_line):
         answer = command_line(*words, *more)
         assert answer.code == 2 and said in answer.err, answer.err
     twice = command_line("score", "tiny", "tiny", "--runs", str(workshop.runs), "--lengths", "4")
-    assert twice.code == 2 and "tiny is named twice" in twice.err
+    assert twice.code == 2 and "tiny is given twice" in twice.err
     with pytest.raises(UserError, match="segments of 8 tokens are longer than the text, which has 8"):
         score_lengths(load_model(workshop.run)[0], torch.zeros(8, dtype=torch.int64), [8])
 

@@ -148,7 +148,7 @@ REFUSED = [
     ("short --for '-5 steps'", "expected a length"),
     ("short --for '5 steps' --rate lst", "expected longer or last; did you mean 'last'?"),
     ("shrot --for '5 steps'", "did you mean 'short'?"),
-    ("short --for '5 steps' --name other", "is not short continued"),
+    ("short --for '5 steps' --name other", "does not continue short"),
     ("short --for '5 steps' --name a/b", "cannot be the name of a run"),
     ("short other --for '5 steps' --name x", "leave it out"),
     ("short short --for '5 steps'", "two runs would both be called"),

@@ -169,7 +169,7 @@ def test_strict_fails_where_one_is_not_seen(audit, workshop, bed):
 
 def test_mistakes_are_words(audit, workshop):
     assert "did you mean 'causality'?" in audit(str(workshop.recipe), "--only", "causalty")[2]
-    assert "neither a run nor a recipe 'dem'; did you mean 'demo'?" in audit("dem")[2]
+    assert "'dem' is neither a run nor a recipe; did you mean 'demo'?" in audit("dem")[2]
 
 
 def test_nobody_who_trains_reads_the_library():

@@ -170,7 +170,7 @@ def test_another_start_brings_its_own_shape(encoder_folder):
         ("model.mixer.heads=4", "its weights are for 2, not for 4"),
         ("model.positions=rotary", "its weights are for learned, not for 'rotary'"),
         ("model.context=33", "33 tokens are more than its 32 positions"),
-        ("data.tokenizer=word", "leave out data.tokenizer"),
+        ("data.tokenizer=word", "leave data.tokenizer out"),
     ],
 )
 def test_what_contradicts_the_weights_is_refused(encoder_folder, change, said):

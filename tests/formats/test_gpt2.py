@@ -143,13 +143,16 @@ def test_all_reasons_are_told_at_once():
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True, where only False"),
-        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn: True, where only False"),
-        ({"add_cross_attention": True}, "add_cross_attention: True, where only False"),
-        ({"scale_attn_weights": False}, "scale_attn_weights: False, where only True"),
-        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon: 1e-06, where only 1e-05"),
-        ({"activation_function": "gelu_nwe"}, "no 'gelu_nwe' here; did you mean 'gelu_new'"),
-        ({"activation_function": "tanh"}, "no 'tanh' here; there are: gelu, gelu_new, gelu_pytorch_tanh, relu"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True; only False"),
+        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn: True; only False"),
+        ({"add_cross_attention": True}, "add_cross_attention: True; only False"),
+        ({"scale_attn_weights": False}, "scale_attn_weights: False; only True"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon: 1e-06; only 1e-05"),
+        ({"activation_function": "gelu_nwe"}, "'gelu_nwe' is not supported; did you mean 'gelu_new'"),
+        (
+            {"activation_function": "tanh"},
+            "'tanh' is not supported; there are: gelu, gelu_new, gelu_pytorch_tanh, relu",
+        ),
     ],
 )
 def test_a_config_without_a_form_here_is_refused(config, words):

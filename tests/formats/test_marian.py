@@ -315,7 +315,7 @@ SPOILT = {
     config(normalize_before=True): "normalize_before: True",
     config(static_position_embeddings=False): "static_position_embeddings: False",
     config(encoder_ffn_dim=32): "encoder_ffn_dim: 32, but decoder_ffn_dim is 24",
-    config(activation_function="swich"): "no 'swich' here; did you mean 'swish'",
+    config(activation_function="swich"): "'swich' is not supported; did you mean 'swish'",
     config(tie_word_embeddings=False): "tie_word_embeddings: False",
     config(eos_token_id=[0, 1]): "eos_token_id: expected one token",
     config(decoder_start_token_id=V): "decoder_start_token_id: expected a token",
@@ -323,7 +323,7 @@ SPOILT = {
     config(vocab_size=V + 1): r"model\.shared\.weight is",
     pickled: r"only as pickle .* AutoModelForSeq2SeqLM\.from_pretrained",
     learnt_positions: "embed_positions.weight is not the sinusoidal table",
-    without("source.spm"): r"neither source\.spm, target\.spm and vocab\.json",
+    without("source.spm"): r"no tokenizer: expected source\.spm, target\.spm and vocab\.json",
     without("target.spm"): r"target\.spm cannot be read",
     without("vocab.json"): r"vocab\.json is missing",
 }

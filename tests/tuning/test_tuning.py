@@ -266,7 +266,7 @@ def test_a_run_of_other_values_is_not_taken_for_the_trial(base, tmp_path):
         ("data.valid_fraction=0.1..0.2", "valid.bits_per_byte", "changes the text or tokens"),
         ("scoring.stride=4..8", "valid.perplexity", "changes how a model is scored"),
         ("training.evaluate_tokens=64..128", "valid.perplexity", "changes how a model is scored"),
-        ("model.width=16,32", "valid.accuracy", "'valid.accuracy' is no score of a language-model; there are"),
+        ("model.width=16,32", "valid.accuracy", "'valid.accuracy' is not a score of a language-model; there are"),
     ],
 )
 def test_what_trials_could_not_be_compared_by_is_refused(base, over_what, on, message):
@@ -290,7 +290,7 @@ def test_values_that_do_not_go_together_are_passed_over(base, tmp_path):
 
 def test_another_search_needs_another_name(base, tmp_path):
     tune(search(base), tmp_path / "s", trials=1)
-    with pytest.raises(UserError, match=r"another search: space.dropout.high was None and is 0.5"):
+    with pytest.raises(UserError, match=r"a different search: space.dropout.high was None and is 0.5"):
         tune(search(base, "model.dropout=0.0..0.5"), tmp_path / "s", trials=1)
 
 
