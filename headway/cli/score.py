@@ -30,11 +30,11 @@ def score(
     label: Annotated[str | None, typer.Option(help="With --file, for a table: the column of the label.")] = None,
     encoding: Annotated[str | None, typer.Option(help="With --file: its encoding, such as cp1252 or latin-1.")] = None,
     text: Annotated[str | None, typer.Option(help="Score this text, token by token.")] = None,
-    segment: Annotated[int | None, typer.Option(help="Tokens in the model's window.", min=1)] = None,
+    segment: Annotated[int | None, typer.Option(help="Segment length: tokens read at once.", min=1)] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens by which the window moves.", min=1)] = None,
     state: Annotated[
         Literal["carried", "fresh"] | None,
-        typer.Option(help="Recurrent state: carried over from the previous segment, or fresh in each."),
+        typer.Option(help="State between segments (recurrence, memory): carried over, or fresh in each."),
     ] = None,
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Average the probabilities of the runs.")] = False,
     lengths: Annotated[

@@ -57,7 +57,7 @@ def test_a_convolution_looks_where_its_taps_say(client):
         ("query", {"keys": [], "wanted": []}, "keys"),
         ("construction", {"what": "convolutoin", "taps": [1]}, "did you mean 'convolution'"),
         ("construction", {"what": "convolution", "taps": [1, 2]}, "no middle"),
-        ("matrix", {"weights": [[1, 0], [0]]}, "one length"),
+        ("matrix", {"weights": [[1, 0], [0]]}, "different lengths"),
         ("matrix", {"weights": [[0.7, 0.7], [0.2, 0.8]]}, "query 0"),
     ],
 )
