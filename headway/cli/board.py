@@ -11,7 +11,7 @@ from headway.core.status import State
 ROWS = 24
 """Rows of the table. With more, it would scroll."""
 SECONDS_BETWEEN_LINES = 10
-WORTH_TELLING = 0.5
+MIN_WORK_FOR_ESTIMATE = 0.5
 """In runs. With less work done, startup dominates the time so far, and no time left is shown."""
 LOST = (State.FAILED, State.DIVERGED)
 
@@ -39,7 +39,7 @@ class Counts:
                 for name in event.done:
                     self._count(self.done, name)
             case Began():
-                self.running[event.of[0]] = "begins"
+                self.running[event.of[0]] = "starting"
                 self.share |= dict.fromkeys(event.of, event.step / max(event.total, 1))
             case Stepped():
                 self.running[event.of[0]] = _step(event)
@@ -65,7 +65,7 @@ class Counts:
         done, failed = sum(self.done.values()), sum(self.failed.values())
         text = f"{done} of {len(self.arm_of)} runs" + (f", {failed} failed" if failed else "")
         left = len(self.arm_of) - done - failed - sum(self.share.values())
-        if self.worked >= WORTH_TELLING and left > 0:
+        if self.worked >= MIN_WORK_FOR_ESTIMATE and left > 0:
             text += f", {clock((time.monotonic() - self.began) / self.worked * left)} left"
         return text
 

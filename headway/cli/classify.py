@@ -10,7 +10,7 @@ from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_js
 from headway.core.errors import UserError
 
 if TYPE_CHECKING:
-    from headway.experiment.classify import Brought
+    from headway.experiment.classify import InputTexts
     from headway.run.folder import Run
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
@@ -53,23 +53,23 @@ def classify(
         raise UserError(f"--out {out}: {'this is a folder' if out.is_dir() else f'the folder {out.parent} is missing'}")
     opened = open_run(run, runs)
     if not text:
-        _classify_all(opened, _brought(opened, file, column or [], encoding), out, checkpoint, as_json)
+        _classify_all(opened, _input_texts(opened, file, column or [], encoding), out, checkpoint, as_json)
         return
     typed = BETWEEN.join(text)
     found = classify_text(opened, typed, checkpoint)
     if as_json:
         print_json("classify", {"run": str(opened.folder), "text": typed, **found.as_json()})
         return
-    printing.show_chances(found.chances)
+    printing.show_probabilities(found.chances)
     for note in found.notes:
         print(note, file=sys.stderr)
 
 
-def _brought(run: "Run", file: Path | None, columns: list[str], encoding: str | None) -> "Brought":
+def _input_texts(run: "Run", file: Path | None, columns: list[str], encoding: str | None) -> "InputTexts":
     from headway import tasks
     from headway.data.running.sources import why_no_encoding
     from headway.data.tables import column_of
-    from headway.experiment.classify import lines_down_the_pipe, texts_of_file, texts_of_lines
+    from headway.experiment.classify import text_from_pipe, texts_of_file, texts_of_lines
     from headway.tasks.abilities import Classifies, GivenFile
 
     tasks.able(run, Classifies)  # fails with an explanation before anything is read
@@ -86,10 +86,10 @@ def _brought(run: "Run", file: Path | None, columns: list[str], encoding: str | 
     content = sys.stdin.read().encode() if pipe is None else pipe.read()
     if not content.strip():
         raise UserError("no text to classify: the pipe was empty")
-    return texts_of_lines(run, lines_down_the_pipe(content, encoding))
+    return texts_of_lines(run, text_from_pipe(content, encoding))
 
 
-def _classify_all(run: "Run", brought: "Brought", out: Path | None, which: str, as_json: bool) -> None:
+def _classify_all(run: "Run", brought: "InputTexts", out: Path | None, which: str, as_json: bool) -> None:
     from headway.cli.progress import Waiting
     from headway.core.files import write_whole
     from headway.experiment.classify import ClassifiedFile, classify_rows

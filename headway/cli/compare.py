@@ -67,7 +67,7 @@ def _show(found: "RunComparison", on: list[str] | None) -> None:
     shown = on or [name for name in found.scores if parsed(name).metric in headlines] or found.scores[:1]
     columns, rows = ["", "seeds"], [[arm.name, str(len(arm.runs))] for arm in found.arms]
     for name in shown:
-        columns += [name, f"beside {found.arms[0].name}"] if len(found.arms) > 1 else [name]
+        columns += [name, f"vs. {found.arms[0].name}"] if len(found.arms) > 1 else [name]
         for arm, row in zip(found.arms, rows, strict=True):
             row.append(_mean(found.mean(arm, name)))
             if len(found.arms) > 1:

@@ -46,7 +46,7 @@ def match(
         str | None,
         typer.Option(help="Play the caption game with this picture as the target: its name, or its number from 1."),
     ] = None,
-    top: Annotated[int, typer.Option(help="Show this many matches each.", min=1)] = 5,
+    top: Annotated[int, typer.Option(help="How many matches to show for each.", min=1)] = 5,
     page: Annotated[Path | None, typer.Option(help="Write a .html page with all pictures.")] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
@@ -118,7 +118,7 @@ def _target(given: str, names: list[str]) -> int:
         return ends[0]
     if given.isdecimal() and len(given) < 10 and 1 <= int(given) <= len(names):
         return int(given) - 1
-    what = f"fits {len(ends)} pictures of that name" if ends else f"is none of the {len(names)} pictures"
+    what = f"names {len(ends)} different pictures" if ends else f"is none of the {len(names)} pictures"
     raise UserError(f"--target {given} {what}{did_you_mean(given, names)}")
 
 

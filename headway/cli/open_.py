@@ -10,7 +10,9 @@ def open_(
     folder: Annotated[Path, typer.Argument(help="Show everything below this folder.", metavar="FOLDER")] = Path(),
     port: Annotated[int | None, typer.Option(help="Default: the port of last time, or a free one.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 127.0.0.1 is this machine only.")] = "127.0.0.1",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Allow nobody to start or stop anything.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Disable starting and stopping anything in the browser.")
+    ] = False,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address without opening it.")] = False,
     new_token: Annotated[bool, typer.Option("--new-token", help="Make earlier addresses invalid.")] = False,
 ) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway.experiment.self_test import Tested
     from headway.scoring.sentence import ScoredText
 
-MANY = 200
+MAX_WRAPPED_ROWS = 200
 """Tables with more rows than this are printed without wrapping."""
 
 
@@ -32,7 +32,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console = Console(highlight=False)
     numeric = [bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k]) for k in range(len(columns))]
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
-    if len(rows) > MANY or not (console.is_terminal or "COLUMNS" in os.environ):
+    if len(rows) > MAX_WRAPPED_ROWS or not (console.is_terminal or "COLUMNS" in os.environ):
         _show_unwrapped([columns, *rows], widths, numeric)
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
@@ -72,7 +72,7 @@ def show_labelled(scores: Sequence[Score], report: Report, weights: dict[str, An
         console.print(Text(f"weights of step {weights['step']:,}{of}: {weights['chosen']}", style="dim"))
     for split in dict.fromkeys(parsed(score.name).split for score in scores):
         show_parts(split, [score for score in scores if parsed(score.name).split == split])
-    show_doubts([report])
+    show_warnings_and_failures([report])
 
 
 def show_parts(split: str, scores: Sequence[Score]) -> None:
@@ -100,7 +100,7 @@ def show_parts(split: str, scores: Sequence[Score]) -> None:
     show_table([split, *(["texts"] if counts else []), *metrics, *taken_for], rows)
 
 
-def show_chances(chances: dict[str, float]) -> None:
+def show_probabilities(chances: dict[str, float]) -> None:
     show_table(["class", "probability", ""], [[n, f"{p:.4f}", "█" * round(30 * p)] for n, p in chances.items()])
 
 
@@ -116,13 +116,13 @@ def show_scores(runs: Sequence[RunRecord]) -> None:
         show_runs([listed(run.folder) for run in runs])
         for score in runs[0].scores()[:2]:
             console.print(f"{score.name}: {score.label}", style="dim", markup=False)
-        show_doubts([kept(run) for run in runs])
+        show_warnings_and_failures([kept(run) for run in runs])
         alike = os.path.commonprefix([str(run.folder) for run in runs])  # noqa: RUF071 (of letters: runs/demo-seed-)
         console.print(f"learning curves: headway compare {alike}* -o curves.html", style="dim", markup=False)
     console.print(f"saved in {runs[0].folder.parent}/", style="dim", markup=False)
 
 
-def show_doubts(reports: Sequence[Report]) -> None:
+def show_warnings_and_failures(reports: Sequence[Report]) -> None:
     """Print the audits that warn about these runs, then those that fail: one line per audit, for all its runs."""
     console = Console(highlight=False, soft_wrap=True)
     if any(report.warnings or report.failures for report in reports):
@@ -208,16 +208,16 @@ def _colour(nats: float | None) -> str:
     return f"black on rgb({red},{green},70)"
 
 
-_TRIED = {"cannot show": ("cannot show", "dim"), "seen": ("seen", "green"), "not seen": ("NOT SEEN", "bold red")}
+_OUTCOMES = {"cannot show": ("cannot show", "dim"), "seen": ("seen", "green"), "not seen": ("NOT SEEN", "bold red")}
 
 
 def show_self_test(tested: "Tested") -> None:
     """Print one line per fault, undetected ones last, where they are seen; then a summary."""
     console = Console(highlight=False, soft_wrap=True)
     widest = max((len(trial.fault.words) for trial in tested.trials), default=0)
-    order = list(_TRIED)
+    order = list(_OUTCOMES)
     for trial in sorted(tested.trials, key=lambda trial: order.index(trial.outcome)):
-        said, colour = _TRIED[trial.outcome]
+        said, colour = _OUTCOMES[trial.outcome]
         line = f"{trial.fault.words:<{widest}}  {trial.fault.caught_by:<{_NAMES}} {trial.sentence}"
         console.print(Text.assemble((f"{said:<12}", colour), (line, "dim" if colour == "dim" else "")))
     if doubts := [*tested.clean.failures, *tested.clean.warnings]:

@@ -171,4 +171,4 @@ def _show_ensemble(found: "Ensemble", reports: "Sequence[Report]", as_json: bool
     printing.show_table(columns, [gain.told for gain in found.gains])
     units = ", ".join(f"{gain.name}: {gain.unit}, {gain.pieces:,} pieces" for gain in found.gains)
     print(f"95 % intervals from resampling pieces of the split, for these runs ({units})")
-    printing.show_doubts(reports)
+    printing.show_warnings_and_failures(reports)

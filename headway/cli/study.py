@@ -27,7 +27,7 @@ StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that 
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes; default: one per core, or up to four per GPU. If there are more than GPUs, they share them.",
+        help="Processes; default: one per core, or up to four per GPU. If there are more processes than GPUs, they share GPUs.",
         min=1,
     ),
 ]

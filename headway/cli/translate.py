@@ -70,7 +70,7 @@ def translate(
     searches |= {"length_penalty": length_penalty, "no_repeat": no_repeat}
     draws, searches = ({key: v for key, v in given.items() if v is not None} for given in (draws, searches))
     use_plugins(with_, trust)
-    opened, text = _told_apart(words, file is not None or split is not None, runs)
+    opened, text = _runs_and_text(words, file is not None or split is not None, runs)
     how = _decoding(opened[0].recipe.scoring.decoding, draws, searches)
     about = {"run": str(opened[0].folder), "decoding": how.label}
     if len(opened) > 1:
@@ -99,7 +99,7 @@ def translate(
             print(f"line {k + 1}: {note}" if len(found) > 1 else note, file=sys.stderr)
 
 
-def _told_apart(words: list[str], is_told_what: bool, home: Path) -> "tuple[list[Run], str | None]":
+def _runs_and_text(words: list[str], is_told_what: bool, home: Path) -> "tuple[list[Run], str | None]":
     """The runs and the text: the last of several words is the text, unless --file or --split is given."""
     from headway.run.folder import open_run
 

@@ -24,12 +24,12 @@ from typing import Any, Literal, NoReturn
 from headway.core.errors import UserError
 
 _ONE_PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
-_PATIENCE = 15.0  # seconds until a hub that does not answer counts as unreachable
+_TIMEOUT = 15.0  # seconds until a hub that does not answer counts as unreachable
 
 LONGEST_LIST, LONGEST_PAUSE = 60.0, 300.0
 """Time limits in seconds: for the list of files, and between two pieces of a file, which arrive ten megabytes at a
 time."""
-_MOST_MEMORY, _MOST_UNKNOWN = 2 << 30, 64 << 30
+_MAX_MEMORY, _MAX_UNKNOWN_SIZE = 2 << 30, 64 << 30
 _ONE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 # As in the hub's own addresses. Of the revisions that contain a slash, only these two kinds are common.
@@ -71,28 +71,28 @@ def fetch(address: Address, choose: Callable[[Sequence[str]], list[str]]) -> tup
     """
     hub = _library()
     where = {"repo_id": address.name, "repo_type": address.kind, "revision": address.revision}
-    with _in_words(address):
+    with _readable_errors(address):
         try:
             names, cached = [file.path for file in hub.get_cached_repo_tree(**where)], True
         except hub.errors.CachedRepoTreeNotFoundError:
             # Not `list_repo_files`, which retries for half a minute before reporting that there is no network.
-            names, cached = apart(address, lambda: _listed(hub, where), LONGEST_LIST), False
+            names, cached = in_child_process(address, lambda: _listed(hub, where), LONGEST_LIST), False
     for name in names:
         if name.startswith("/") or "\\" in name or ".." in name.split("/") or not name.isprintable():
             raise UserError(f"{address.kind} '{address.name}' has a file with an unsafe name: {name!r}")
     chosen = choose(names)
     where["allow_patterns"] = [glob.escape(name) for name in chosen]
-    with _in_words(address):
+    with _readable_errors(address):
         if cached:
             try:
                 return Path(hub.snapshot_download(**where, local_files_only=True)), chosen
             except hub.errors.LocalEntryNotFoundError:
                 pass  # the cache has other files of this repository, but not these
-        return Path(apart(address, lambda: _downloaded(hub, where), LONGEST_PAUSE)), chosen
+        return Path(in_child_process(address, lambda: _downloaded(hub, where), LONGEST_PAUSE)), chosen
 
 
 def _listed(hub: Any, where: dict[str, Any]) -> list[str]:
-    about = hub.HfApi().repo_info(**where, timeout=_PATIENCE)
+    about = hub.HfApi().repo_info(**where, timeout=_TIMEOUT)
     return [file.rfilename for file in about.siblings or []]
 
 
@@ -107,7 +107,7 @@ def _downloaded(hub: Any, where: dict[str, Any]) -> str:
         found = ask(*args, **settings)
         _check_name(found.etag, "ETag")
         _check_name(found.commit_hash, "commit")
-        room = _MOST_UNKNOWN if found.size is None else found.size + (1 << 20)
+        room = _MAX_UNKNOWN_SIZE if found.size is None else found.size + (1 << 20)
         largest = max(room, resource.getrlimit(resource.RLIMIT_FSIZE)[0])
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         return found
@@ -129,7 +129,7 @@ def _check_name(told: str | None, what: str) -> None:
         raise UserError(f"the hub sends an invalid {what} for a file: {told[:80]!r}; do not trust this hub")
 
 
-def apart(address: Address, work: Callable[[], Any], patience: float) -> Any:
+def in_child_process(address: Address, work: Callable[[], Any], patience: float) -> Any:
     """Run `work` in a child process, which can be ended if it hangs or fills the memory.
 
     It is given up if it writes nothing for `patience` seconds, or uses far more memory than any list of files needs."""
@@ -139,10 +139,10 @@ def apart(address: Address, work: Callable[[], Any], patience: float) -> Any:
         child = os.fork()
     if not child:
         os.close(here)
-        _answer(there, address, work)
+        _run_in_child(there, address, work)
     os.close(there)
     try:
-        answer = json.loads(_heard(here, child, address, patience) or "null")
+        answer = json.loads(_read_answer(here, child, address, patience) or "null")
     finally:
         os.close(here)
         with suppress(ProcessLookupError):
@@ -157,11 +157,11 @@ def apart(address: Address, work: Callable[[], Any], patience: float) -> Any:
     return answer["found"]
 
 
-def _answer(there: int, address: Address, work: Callable[[], Any]) -> NoReturn:
+def _run_in_child(there: int, address: Address, work: Callable[[], Any]) -> NoReturn:
     """Run `work` in the child process and send its answer. Never returns."""
     answer: dict[str, Any] = {}
     try:
-        with _in_words(address):
+        with _readable_errors(address):
             answer = {"found": work()}
     except UserError as error:
         answer = {"wrong": str(error)}
@@ -175,16 +175,16 @@ def _answer(there: int, address: Address, work: Callable[[], Any]) -> NoReturn:
         os._exit(0)
 
 
-def _heard(here: int, child: int, address: Address, patience: float) -> str:
-    heard, done, since, first = b"", -1, time.monotonic(), _taken_by(child)[1]
+def _read_answer(here: int, child: int, address: Address, patience: float) -> str:
+    heard, done, since, first = b"", -1, time.monotonic(), _used_by(child)[1]
     while True:
         if select.select([here], [], [], 0.2)[0]:
             if not (more := os.read(here, 1 << 16)):
                 return heard.decode()
             heard += more
             continue
-        written, memory = _taken_by(child)
-        if memory - first > _MOST_MEMORY:
+        written, memory = _used_by(child)
+        if memory - first > _MAX_MEMORY:
             raise UserError(f"the hub's answer about {address.kind} '{address.name}' does not end")
         if written != done:
             done, since = written, time.monotonic()
@@ -195,7 +195,7 @@ def _heard(here: int, child: int, address: Address, patience: float) -> str:
             )
 
 
-def _taken_by(child: int) -> tuple[int, int]:
+def _used_by(child: int) -> tuple[int, int]:
     """The bytes a process has written, and its memory in bytes; 0 if the system does not report them."""
     try:
         told = dict(line.split(": ") for line in Path(f"/proc/{child}/io").read_text().splitlines())
@@ -220,7 +220,7 @@ def _library() -> Any:
 
 
 @contextmanager
-def _in_words(address: Address) -> Iterator[None]:
+def _readable_errors(address: Address) -> Iterator[None]:
     """Turn the hub library's errors into sentences that say what to do."""
     constants, errors = _library().constants, _library().errors
     no_answer = getattr(errors, "HTTPError", OSError)  # from httpx, or its successor, as the library imports it

@@ -21,7 +21,7 @@ MOST = 128 << 20
 """Size limit in bytes for a file read at once; the largest that Headway writes have a hundredth of it."""
 MOST_LINES = 4 << 30
 """Size limit in bytes for a file that grows by a line per step."""
-DEEPEST = 60
+MAX_DEPTH = 60
 """How deep JSON may be nested; Headway's own files reach less than half of it."""
 DAMAGED = "Headway never leaves half-written files, so something else damaged this one"
 
@@ -102,8 +102,8 @@ def parse_json(content: bytes, path: Path) -> Any:
     """Parse JSON, nested at most as deep as Headway's own files may be."""
     if not content:
         raise UnreadableError(path, "it is empty")
-    if is_deeper(content, DEEPEST):
-        raise UnreadableError(path, f"it is nested more than {DEEPEST} levels deep")
+    if is_deeper(content, MAX_DEPTH):
+        raise UnreadableError(path, f"it is nested more than {MAX_DEPTH} levels deep")
     try:
         return json.loads(as_text(content, path))
     except (ValueError, RecursionError) as error:  # also for an integer with thousands of digits

@@ -36,7 +36,7 @@ from headway.core.reading import (
 
 FILE = "seal.json"
 ABSENT = "absent"
-MOST_LOOKS = 50
+MAX_READS = 50
 """How often a file that is being rewritten is read again."""
 PATIENCE = 60.0
 """Seconds to wait while another process rewrites a folder."""
@@ -98,10 +98,10 @@ class Seal:
         write_whole(folder / FILE, self.text())
 
     def text(self) -> str:
-        told = self._told()
+        told = self._as_tree()
         return json.dumps({**told, "sha256": _sum_of(told)}, indent=1) + "\n"
 
-    def _told(self) -> dict[str, Any]:
+    def _as_tree(self) -> dict[str, Any]:
         lines = {name: one.as_json() for name, one in sorted(self.lines.items())}
         return {"files": {name: list(sums) for name, sums in sorted(self.files.items())}, "lines": lines}
 
@@ -160,17 +160,17 @@ def read_sealed(path: Path, folder: Path | None = None, most: int = MOST, needed
 
 
 def read_sealed_text(path: Path) -> str:
-    with _own(path):
+    with _as_damage(path):
         return as_text(read_sealed(path), path)
 
 
 def read_sealed_json(path: Path, needed: bool = True) -> Any:
-    with _own(path):
+    with _as_damage(path):
         return parse_json(read_sealed(path, needed=needed), path)
 
 
 @contextmanager
-def _own(path: Path) -> Iterator[None]:
+def _as_damage(path: Path) -> Iterator[None]:
     """Report an unreadable file of Headway's own, sealed or not, as damaged."""
     try:
         yield
@@ -244,7 +244,7 @@ def _when_settled(
     """The content, and whether it fits the seal. Another process may be rewriting the folder while we read: a mismatch
     is damage only if it persists."""
     now = look()
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_READS):
         if fits(*now):
             return now[0], True
         time.sleep(0.01)
@@ -262,7 +262,7 @@ def rewriting(folder: Path, new: bool = False) -> Iterator[dict[str, str | bytes
     """Rewrite files of a folder: put their new contents into the mapping (None to remove one). They are written at the
     end, by one process at a time, so that the old contents stay readable inside. `new`: seal an unsealed folder."""
     wanted: dict[str, str | bytes | None] = {}
-    with _alone(folder):
+    with _locked(folder):
         seal = read_seal(folder)
         yield wanted
         if not wanted and (seal is not None or not new):
@@ -291,7 +291,7 @@ def seal_new(folder: Path) -> None:
 
 def seal_lines(folder: Path, *names: str) -> None:
     """Seal growing files at their current length."""
-    with _alone(folder):
+    with _locked(folder):
         if (seal := read_seal(folder)) is None:
             return
         contents = {name: _content(folder / name, MOST_LINES) for name in names}
@@ -301,7 +301,7 @@ def seal_lines(folder: Path, *names: str) -> None:
 
 def unseal_lines(folder: Path, name: str) -> None:
     """Remove a growing file from the seal, before it is shortened."""
-    with _alone(folder):
+    with _locked(folder):
         if (seal := read_seal(folder)) is not None and name in seal.lines:
             replace(seal, lines={other: one for other, one in seal.lines.items() if other != name}).write(folder)
 
@@ -316,7 +316,7 @@ def _write(folder: Path, contents: Mapping[str, bytes | None]) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock for the moment; the system releases it if the process dies."""
     check_own(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -15,11 +15,11 @@ import yaml
 from headway.core.errors import UserError
 
 Path = tuple[str, ...]
-DEEPEST = 20  # deeper than any recipe; an alias of itself (`&a {b: *a}`) would never end
-LONGEST = 1_000_000  # characters
-MOST_VALUES = 20_000  # with aliases expanded: ten lines of them can stand for billions of values
-MOST_DIGITS = 100
-MOST_CHANGES_SAID = 5
+MAX_DEPTH = 20  # deeper than any recipe; an alias of itself (`&a {b: *a}`) would never end
+MAX_CHARACTERS = 1_000_000  # characters
+MAX_VALUES = 20_000  # with aliases expanded: ten lines of them can stand for billions of values
+MAX_DIGITS = 100
+MAX_CHANGES_SHOWN = 5
 
 
 class _Loader(yaml.SafeLoader):
@@ -29,9 +29,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Limit the depth: PyYAML recurses once per level, and must stop before Python's stack overflows."""
         self.depth, self.nodes = self.depth + 1, self.nodes + 1
-        if self.depth > DEEPEST + 1:
+        if self.depth > MAX_DEPTH + 1:
             raise _too_deep(self.peek_event().start_mark)
-        if self.nodes > 2 * MOST_VALUES:  # keys are nodes too
+        if self.nodes > 2 * MAX_VALUES:  # keys are nodes too
             raise _too_many(self.peek_event().start_mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -54,8 +54,8 @@ class _Dumper(yaml.SafeDumper):
 
 def read_tree(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
     """Read the mapping in a YAML text, and the line of every key in it."""
-    if len(text) > LONGEST:
-        raise UserError(f"{name}: it has {len(text):,} characters, more than the limit of {LONGEST:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"{name}: it has {len(text):,} characters, more than the limit of {MAX_CHARACTERS:,}")
     try:
         node = yaml.compose(text, _Loader)
     except _RefusedError as error:
@@ -77,8 +77,8 @@ def read_tree(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
 
 def read_value(text: str) -> Any:
     """Read one value as if it followed a colon in a file."""
-    if len(text) > LONGEST:
-        raise UserError(f"a value has {len(text):,} characters, more than the limit of {LONGEST:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"a value has {len(text):,} characters, more than the limit of {MAX_CHARACTERS:,}")
     try:
         node = yaml.compose(text, _Loader)
         return None if node is None else _Reading().value(node, ())
@@ -125,8 +125,8 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 def what_changed(was: dict[str, Any], now: dict[str, Any]) -> str:
     """The differences of two flat trees: `training.clip was 1.0 and is None, …`; empty if they are the same."""
     keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
-    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MOST_CHANGES_SAID])
-    return changes + (f" and {len(keys) - MOST_CHANGES_SAID} more" if len(keys) > MOST_CHANGES_SAID else "")
+    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MAX_CHANGES_SHOWN])
+    return changes + (f" and {len(keys) - MAX_CHANGES_SHOWN} more" if len(keys) > MAX_CHANGES_SHOWN else "")
 
 
 class _RefusedError(UserError):
@@ -138,11 +138,11 @@ class _RefusedError(UserError):
 
 
 def _too_deep(mark: yaml.Mark) -> _RefusedError:
-    return _RefusedError(f"values are nested more than {DEEPEST} levels deep", mark)
+    return _RefusedError(f"values are nested more than {MAX_DEPTH} levels deep", mark)
 
 
 def _too_many(mark: yaml.Mark) -> _RefusedError:
-    return _RefusedError(f"with its aliases expanded, this is more than {MOST_VALUES:,} values", mark)
+    return _RefusedError(f"with its aliases expanded, this is more than {MAX_VALUES:,} values", mark)
 
 
 class _Reading:
@@ -154,9 +154,9 @@ class _Reading:
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.values += 1
-        if len(path) > DEEPEST:
+        if len(path) > MAX_DEPTH:
             raise _too_deep(node.start_mark)
-        if self.values > MOST_VALUES:
+        if self.values > MAX_VALUES:
             raise _too_many(node.start_mark)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -183,7 +183,7 @@ def _scalar(node: yaml.Node) -> Any:
         return None
     if kind == "bool" and text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if kind == "int" and len(text.lstrip("+-")) > MOST_DIGITS:
+    if kind == "int" and len(text.lstrip("+-")) > MAX_DIGITS:
         raise _RefusedError(f"a number with {len(text):,} digits is too long", node.start_mark)
     try:
         if kind == "int":

@@ -33,7 +33,7 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.loop import ReplicaState
 from headway.training.population import load_weights
 
-LONG = 1024
+DEFAULT_SEGMENT = 1024
 """The segment length in tokens for a model that could read more, unless the user chooses one."""
 MAY_CHANGE = (
     *("model.dropout", "model.mixer.dropout", "model.mixer.backend"),
@@ -55,7 +55,7 @@ class Imported:
         return {"run": str(self.run.folder), **counts, "notes": list(self.notes)}
 
 
-class Arrived(NamedTuple):
+class ConvertedModel(NamedTuple):
     """The contents of a model folder, converted."""
 
     recipe: Recipe
@@ -107,7 +107,7 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     return _finished(folder, found, home, changes)
 
 
-def _finished(folder: Path, found: "Arrived", home: Path, changes: Sequence[str]) -> Imported:
+def _finished(folder: Path, found: "ConvertedModel", home: Path, changes: Sequence[str]) -> Imported:
     notes = list(found.notes)
     if not any(change.startswith("data.source") for change in changes):
         notes.append(
@@ -118,7 +118,7 @@ def _finished(folder: Path, found: "Arrived", home: Path, changes: Sequence[str]
     return Imported(run, sum(w.numel() for w in found.weights.values()), found.vocabulary, notes)
 
 
-def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     model_tree, notes = gpt2.model_tree(config)
     tree = {"model": model_tree, "data": {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}}
     recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
@@ -126,16 +126,20 @@ def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     tensors = read_weights(folder, "AutoModelForCausalLM")
     weights = gpt2.from_gpt2(tensors, gpt2.written(recipe.model), rows)
     tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, rows, [*notes, *_narrow(tensors), *more])
+    return ConvertedModel(
+        recipe, weights, {"tokenizer.json": tokenizer}, rows, [*notes, *_precision_notes(tensors), *more]
+    )
 
 
-def _read_llama(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_llama(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     tensors = read_weights(folder, "AutoModelForCausalLM")
     tokenizer, more = _tokenizer(folder, _rows(folder, config))
-    return _as_llama(folder / "config.json", config, tensors, tokenizer, [*_narrow(tensors), *more], home, changes)
+    return _as_llama(
+        folder / "config.json", config, tensors, tokenizer, [*_precision_notes(tensors), *more], home, changes
+    )
 
 
-def _read_foreign(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_foreign(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     """Read a language model of any other kind, which runs in transformers."""
     tree = foreign.decoder_tree(config)
     tokenizer, notes = _tokenizer(folder, _rows(folder, config))
@@ -144,7 +148,7 @@ def _read_foreign(folder: Path, config: dict[str, Any], home: Path, changes: Seq
     foreign.check_size(config, CAUSAL, folder, stored_in(folder))
     weights = foreign.read_decoder(folder)
     notes = [f"a '{config['model_type']}' runs in transformers, one replica at a time", *notes, *more]
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, _rows(folder, config), notes)
+    return ConvertedModel(recipe, weights, {"tokenizer.json": tokenizer}, _rows(folder, config), notes)
 
 
 def _tokenizer(folder: Path, rows: int) -> tuple[Tokenizer, list[str]]:
@@ -160,12 +164,14 @@ def _tokenizer(folder: Path, rows: int) -> tuple[Tokenizer, list[str]]:
 def _data_of(context: int, home: Path) -> tuple[dict[str, Any], list[str]]:
     """The data part of a recipe for a language model with this context."""
     data: dict[str, Any] = {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}
-    if context <= LONG:
+    if context <= DEFAULT_SEGMENT:
         return data, []
-    return {**data, "segment": LONG}, [f"data.segment={LONG} of {context:,} possible tokens, since more takes long"]
+    return {**data, "segment": DEFAULT_SEGMENT}, [
+        f"data.segment={DEFAULT_SEGMENT} of {context:,} possible tokens, since more takes long"
+    ]
 
 
-def _read_file(path: Path, home: Path, changes: Sequence[str]) -> Arrived:
+def _read_file(path: Path, home: Path, changes: Sequence[str]) -> ConvertedModel:
     found = gguf.read_gguf(path)
     tokenizer, notes = adopted(found.tokenizer, str(path), found.config["vocab_size"])
     if found.rounded:
@@ -181,19 +187,19 @@ def _as_llama(
     notes: Sequence[str],
     home: Path,
     changes: Sequence[str],
-) -> Arrived:
+) -> ConvertedModel:
     model_tree = llama.model_tree(config, llama.is_biased(tensors))
     data, more = _data_of(model_tree["context"], home)
     notes = [*notes, *more]
     if (groups := llama.key_heads(config)) < (heads := model_tree["mixer"]["heads"]):
-        notes.append(f"{heads} heads share {groups} keys and values; here each has its own copy, trained separately")
+        notes.append(f"{heads} heads share {groups} keys and values; here each has its own copy, equal until trained")
     recipe = from_tree({"model": model_tree, "data": data}, str(where), overrides=changes)
     assert isinstance(recipe.model, LanguageModelSpec)
     weights = llama.from_llama(tensors, recipe.model, config)
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, config["vocab_size"], notes)
+    return ConvertedModel(recipe, weights, {"tokenizer.json": tokenizer}, config["vocab_size"], notes)
 
 
-def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     """Read an encoder as a classifier: with its own classes and head, or with two classes and an untrained head."""
     tokenizer = lender.read_tokenizer(folder, _rows(folder, config))
     tensors = read_weights(folder, "AutoModel")
@@ -211,14 +217,14 @@ def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     taken = bert.from_bert(tensors, recipe.model, config)
     own = {name for name, _ in recipe.model.build(tokenizer.size, len(classes)).named_parameters()}
     weights = {name: tensor for name, tensor in taken.weights.items() if name in own}
-    notes = _narrow({name: tensor for name, tensor in tensors.items() if not bert.BUFFERS.fullmatch(name)})
+    notes = _precision_notes({name: tensor for name, tensor in tensors.items() if not bert.BUFFERS.fullmatch(name)})
     if is_whole:
         weights |= {name: tensor.float() for name, tensor in head.items() if tensor is not None}
     else:
         left = f" ({', '.join(taken.left)} was left out)" if taken.left else ""
         notes.append(f"it has no classification head{left}: its attention is pretrained, but its answers mean nothing")
         notes.append("to train a head: headway train with model.start={kind: pretrained, from: …}")
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, tokenizer.size, notes, {"classes": classes})
+    return ConvertedModel(recipe, weights, {"tokenizer.json": tokenizer}, tokenizer.size, notes, {"classes": classes})
 
 
 def _rows(folder: Path, config: Mapping[str, Any]) -> int:
@@ -228,7 +234,7 @@ def _rows(folder: Path, config: Mapping[str, Any]) -> int:
     return rows
 
 
-def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     numbers = marian.numbering(config)
     tensors = read_weights(folder, "AutoModelForSeq2SeqLM")
     biased = marian.BIAS in tensors and bool(tensors[marian.BIAS].any())
@@ -240,11 +246,11 @@ def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequ
     tree = {"model": model_tree, "data": {"kind": "pairs", **given}, "scoring": {"decoding": decoding}}
     recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
     weights = marian.from_marian(tensors, marian.written(recipe.model), numbers)
-    return Arrived(recipe, weights, tokenizers, numbers.target, [*notes, *_narrow(tensors), *more])
+    return ConvertedModel(recipe, weights, tokenizers, numbers.target, [*notes, *_precision_notes(tensors), *more])
 
 
 _LOADERS = {"marian": "AutoModelForSeq2SeqLM", **dict.fromkeys(bert.FAMILIES, "AutoModel")}
-READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], Arrived]] = {
+READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], ConvertedModel]] = {
     "gpt2": _read_gpt2,
     "marian": _read_marian,
     **dict.fromkeys(llama.KINDS, _read_llama),
@@ -253,12 +259,12 @@ READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], Arrived
 """Readers by the `model_type` in config.json."""
 
 
-def _narrow(tensors: Mapping[str, Tensor]) -> list[str]:
+def _precision_notes(tensors: Mapping[str, Tensor]) -> list[str]:
     kept = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()} - {"float32", "bool", "uint8"})
     return [f"the weights were {', '.join(kept)} and are float32 now"] if kept else []
 
 
-def _make(home: Path, found: Arrived, origin: str) -> Run:
+def _make(home: Path, found: ConvertedModel, origin: str) -> Run:
     recipe = found.recipe
     run = Run.create(home, recipe, "cpu", imported_from=origin, **found.facts)
     try:

@@ -35,7 +35,7 @@ def compiler_for(recipes: Sequence[Recipe], device: torch.device) -> Compiler:
     """Compile in another process if the device can hold these replicas, with their evaluation, twice."""
     free, _ = torch.cuda.mem_get_info(device)
     roomy = free > 1.5 * torch.cuda.max_memory_reserved(device)
-    return InBackground(lambda way: begun(recipes, way)) if roomy else InPlace()
+    return InBackground(lambda way: start_compiling(recipes, way)) if roomy else InPlace()
 
 
 def kind_of_step(recipe: Recipe, model: Trainable, sampler: Sampler, tokens: int, setting: Setting) -> str:
@@ -49,7 +49,7 @@ def kind_of_step(recipe: Recipe, model: Trainable, sampler: Sampler, tokens: int
     return repr((recipe.model.model_dump_json(), trained, sizes, *read, gpu, torch.__version__, __version__))
 
 
-def begun(recipes: Sequence[Recipe], way: str) -> CompileJob:
+def start_compiling(recipes: Sequence[Recipe], way: str) -> CompileJob:
     """Start the process. If it cannot start (no room on the disk or in memory), training continues without it."""
     try:
         return CompilingProcess(order_for(recipes, way))

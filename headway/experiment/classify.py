@@ -26,13 +26,13 @@ from headway.tasks.abilities import ClassifiedTexts, Classifies, GivenFile
 
 AT_ONCE = 512
 """Rows per call, so that progress is shown and memory does not grow with the file."""
-MOST_CLASSES = 100
+MAX_CLASSES = 100
 """With more classes, a table has only the most likely class and its probability, without a column for each."""
 ANSWERS = ("predicted", "probability")
 
 
 @dataclass(frozen=True)
-class Brought:
+class InputTexts:
     """A file as rows, and the text of each row; None if a cell is empty."""
 
     names: list[str]
@@ -40,7 +40,7 @@ class Brought:
     texts: list[str | None]
 
 
-def texts_of_file(run: Run, file: GivenFile) -> Brought:
+def texts_of_file(run: Run, file: GivenFile) -> InputTexts:
     """Read a table, using the given columns or those of the recipe."""
     data = run.recipe.data
     if file.path.name.removesuffix(".gz").endswith(".txt") and not file.columns:
@@ -58,23 +58,23 @@ def texts_of_file(run: Run, file: GivenFile) -> Brought:
         raise UserError(f"'{file.path.name}' already has a column '{taken[0]}': rename or remove it")
     texts = [_text(table, line, places) for line in table.lines]
     rows = [(line.cells + [""] * len(names))[: len(names)] for line in table.lines]
-    return Brought(names, rows, texts)
+    return InputTexts(names, rows, texts)
 
 
-def texts_of_lines(run: Run, content: str) -> Brought:
+def texts_of_lines(run: Run, content: str) -> InputTexts:
     """One text per line; empty lines keep their place."""
     several = isinstance(run.recipe.data.text, list)
     lines = content.removesuffix("\n").split("\n")
     texts = [BETWEEN.join(part.strip() for part in line.split("\t")) if several else line.strip() for line in lines]
-    return Brought(["text"], [[line] for line in lines], [text if text.strip() else None for text in texts])
+    return InputTexts(["text"], [[line] for line in lines], [text if text.strip() else None for text in texts])
 
 
-def lines_down_the_pipe(content: bytes, encoding: str | None) -> str:
+def text_from_pipe(content: bytes, encoding: str | None) -> str:
     return decoded(content, Path("stdin"), encoding, "--encoding ")
 
 
 def classify_rows(
-    run: Run, brought: Brought, which: str = "auto", told: Callable[[int, int], object] = lambda done, of: None
+    run: Run, brought: InputTexts, which: str = "auto", told: Callable[[int, int], object] = lambda done, of: None
 ) -> Iterator[tuple[Sequence[int], ClassifiedTexts]]:
     """Yield chunks of rows: their indices, and the model's answers. Rows without a text are left out."""
     task = tasks.able(run, Classifies)
@@ -90,7 +90,7 @@ def classify_rows(
 class ClassifiedFile:
     """The output, row by row, with notes on what limits it."""
 
-    brought: Brought
+    brought: InputTexts
     path: Path | None
     classes: tuple[str, ...] = ()
     cut: int = 0
@@ -111,7 +111,7 @@ class ClassifiedFile:
         notes = [f"{empty:,} of {n:,} rows have no text and get no class"] if empty else []
         notes += [f"{self.strange:,} of {n:,} texts contain no word that the model knows"] if self.strange else []
         notes += [f"{self.cut:,} of {n:,} texts are longer than the model's context and were cut"] if self.cut else []
-        if len(self.classes) > MOST_CLASSES:
+        if len(self.classes) > MAX_CLASSES:
             notes.append(f"{len(self.classes):,} classes: only the probability of the most likely class is written")
         return notes
 
@@ -121,7 +121,7 @@ class ClassifiedFile:
         for cells, one in zip(self.brought.rows, self.found, strict=True):
             made: dict[str, Any] = dict(zip(self.brought.names, cells, strict=True))
             made |= {name: one.get(name) for name in ANSWERS}
-            if one and len(self.classes) <= MOST_CLASSES:
+            if one and len(self.classes) <= MAX_CLASSES:
                 made["classes"] = dict(zip(self.classes, one["chances"], strict=True))
             objects.append(made)
         return objects
@@ -131,7 +131,7 @@ class ClassifiedFile:
         name = "" if self.path is None else self.path.name
         if name.endswith(JSON_LINES):
             return "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in self.as_objects())
-        each = self.classes if len(self.classes) <= MOST_CLASSES else ()
+        each = self.classes if len(self.classes) <= MAX_CLASSES else ()
         lines = [[*self.brought.names, *ANSWERS, *(f"p({name})" for name in each)]]
         for cells, one in zip(self.brought.rows, self.found, strict=True):
             shares = [f"{one['probability']:.6f}", *(f"{p:.6f}" for p in one["chances"][: len(each)])] if one else []

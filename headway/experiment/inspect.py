@@ -17,7 +17,7 @@ from headway.run.folder import Run
 from headway.tasks.abilities import FollowsGradients
 
 SUBJECTS = ("heads", "rollout", "gradients")
-FOLLOWED = 32
+FLOW_ROWS = 32
 """Rows of a split used for the gradient flow."""
 
 
@@ -70,7 +70,7 @@ def flow_in(run: Run, split: str = "valid", distance: int | None = None, checkpo
     task: Any = tasks.load_for(run)
     task.check_split(split)
     model, _ = load_usable(run, checkpoint)
-    return gradient_flow(model, task.followed(split, FOLLOWED), distance, run.name)
+    return gradient_flow(model, task.followed(split, FLOW_ROWS), distance, run.name)
 
 
 def flow_through(

@@ -28,13 +28,13 @@ class KeptMembers:
 
     @property
     def members(self) -> list[Member]:
-        places = {place: beside for beside, place in enumerate(self._beside)}
+        places = {place: beside for beside, place in enumerate(self._usable)}
         return [self._member(place, places.get(place)) for place in range(len(self.runs))]
 
     @property
     def together(self) -> Any:
         """All members in one model, if there are several and all have trained, finite weights."""
-        return self._everyone.model if len(self._beside) == len(self.runs) else None
+        return self._everyone.model if len(self._usable) == len(self.runs) else None
 
     def heard(self) -> list[HeardAlone | None]:
         """The outputs of each member alone, if there are several. One model is built and loaded with the weights of one
@@ -42,8 +42,8 @@ class KeptMembers:
         time, because such layers may have other state than weights.)"""
         found: list[HeardAlone | None] = [None] * len(self.runs)
         build = lambda place: self.task.build([self.runs[place].recipe.seed], device()).eval()  # noqa: E731
-        lent = build(0) if self._beside and _is_of_the_house(self._everyone.model) else None
-        for place in self._beside:
+        lent = build(0) if self._usable and _is_built_in(self._everyone.model) else None
+        for place in self._usable:
             model = build(place) if lent is None else lent
             load_weights(model, 0, self.checkpoints[place].weights)
             batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
@@ -51,22 +51,22 @@ class KeptMembers:
         return found
 
     @cached_property
-    def _beside(self) -> list[int]:
+    def _usable(self) -> list[int]:
         """Indices of members that can be evaluated together. Weights that are not finite are left out, since they could
         affect the others."""
         kept = enumerate(zip(self.runs, self.checkpoints, strict=True)) if len(self.runs) > 1 else ()
         return [
             place
             for place, (run, own) in kept
-            if is_trained(run, self.task) and not _is_lost(run, own) and _is_whole(own)
+            if is_trained(run, self.task) and not _is_lost(run, own) and _is_finite(own)
         ]
 
     @cached_property
     def _everyone(self) -> Probe:
         """The members that can be evaluated together, as one model."""
-        recipes = [self.runs[place].recipe for place in self._beside]
+        recipes = [self.runs[place].recipe for place in self._usable]
         everyone = _probe(recipes, self.task, partial(self.task.build, [recipe.seed for recipe in recipes]))
-        load_side_by_side(everyone.model, [self.checkpoints[place].weights for place in self._beside])
+        load_side_by_side(everyone.model, [self.checkpoints[place].weights for place in self._usable])
         return replace(everyone, trained=True)
 
     def _member(self, place: int, beside: int | None) -> Member:
@@ -125,11 +125,11 @@ def _is_lost(run: Run, kept: Checkpoint) -> bool:
     return run.status.is_diverged and kept.step >= (run.status.step or 0)
 
 
-def _is_of_the_house(model: Any) -> bool:
+def _is_built_in(model: Any) -> bool:
     return all(type(one).__module__.partition(".")[0] in ("headway", "torch") for one in model.modules())
 
 
-def _is_whole(kept: Checkpoint) -> bool:
+def _is_finite(kept: Checkpoint) -> bool:
     return all(bool(torch.stack(torch.aminmax(w)).isfinite().all()) for w in kept.weights.values() if w.numel())
 
 

@@ -28,9 +28,9 @@ from headway.training.loop import ReplicaState
 from headway.training.schedule import Duration, factor
 
 Rate = Literal["longer", "last"]
-GOES_ON = (State.FINISHED, State.STOPPED, State.PRUNED)
-_ITS_OWN = {"format", "headway", "name", "recipe_hash", "status", "step", "reason", "created", "seconds", "steps"}
-_ITS_OWN |= {"test_looks"}  # included in `test_scored`; the longer training's own looks are counted again
+CONTINUABLE = (State.FINISHED, State.STOPPED, State.PRUNED)
+_NOT_COPIED = {"format", "headway", "name", "recipe_hash", "status", "step", "reason", "created", "seconds", "steps"}
+_NOT_COPIED |= {"test_looks"}  # included in `test_scored`; the longer training's own looks are counted again
 """Facts in run.json that are not copied to the longer run."""
 
 
@@ -47,7 +47,7 @@ class Longer(NamedTuple):
 def longer_than(run: Run, by: Duration, rate: Rate = "longer", name: str | None = None) -> Longer:
     """Plan the longer run; nothing is created yet."""
     status = run.status
-    if status.state not in GOES_ON:
+    if status.state not in CONTINUABLE:
         raise UserError(f"{run.name} cannot be continued: {_why_not(run)}")
     saved = run.checkpoint("last")
     task = tasks.load(run.recipe)
@@ -93,7 +93,7 @@ def begin(longer: Longer, runs: Path) -> None:
         if run.has_checkpoints:
             return
     else:
-        facts = {key: value for key, value in before.facts.items() if key not in _ITS_OWN}
+        facts = {key: value for key, value in before.facts.items() if key not in _NOT_COPIED}
         looks = {"test_scored": _scored_on_test(before)} if _scored_on_test(before) else {}
         Run.create(folder, longer.recipe, "cpu", **{**facts, **looks, "continued_from": origin})
     with run.locked():
@@ -104,10 +104,10 @@ def begin(longer: Longer, runs: Path) -> None:
         run.append_metrics(lines)
         if before.has_best:
             run.save_best(before.checkpoint("best"))
-        run.save_checkpoint(_taken_up(before.checkpoint("last"), len(lines)))
+        run.save_checkpoint(_not_ended(before.checkpoint("last"), len(lines)))
 
 
-def _taken_up(saved: Checkpoint, lines: int) -> Checkpoint:
+def _not_ended(saved: Checkpoint, lines: int) -> Checkpoint:
     """The checkpoint, marked as not ended."""
     standing = ReplicaState.from_json(saved.facts["standing"])
     standing.lines = lines

@@ -19,7 +19,7 @@ from headway.scoring.pictures.borrowed_matcher import open_borrowed
 from headway.scoring.pictures.matching import Matcher, Shown
 from headway.tasks.abilities import MatchesPictures
 
-MOST_PICTURES = 5_000
+MAX_PICTURES = 5_000
 _OF_SPLIT = re.compile(r"(?P<split>[\w-]+):(?P<first>\d+)(\.\.(?P<last>\d+))?")
 
 
@@ -45,9 +45,9 @@ def pictures_named(names: Sequence[str], run: Run | None) -> list[Shown]:
             files = sorted(one for one in path.rglob("*") if is_picture(one))
             if not files:
                 raise UserError(f"there are no pictures in the folder '{name}'")
-            if len(files) > MOST_PICTURES:
+            if len(files) > MAX_PICTURES:
                 raise UserError(
-                    f"'{name}' has {len(files):,} pictures; at most {MOST_PICTURES:,} can be matched at once"
+                    f"'{name}' has {len(files):,} pictures; at most {MAX_PICTURES:,} can be matched at once"
                 )
             found += [_opened(one) for one in files]
         elif (of_split := _OF_SPLIT.fullmatch(name)) and not path.exists():
@@ -109,7 +109,7 @@ def _of_split(run: Run | None, split: str, first: int, last: str | None) -> list
     places = range(first, int(last) + 1) if last else [first]
     if not places:
         raise UserError(f"{split}:{first}..{last} is empty: the last number is smaller than the first")
-    if len(places) > MOST_PICTURES:
-        raise UserError(f"{split}:{first}..{last}: at most {MOST_PICTURES:,} pictures can be matched at once")
+    if len(places) > MAX_PICTURES:
+        raise UserError(f"{split}:{first}..{last}: at most {MAX_PICTURES:,} pictures can be matched at once")
     run.count_looks_at_test([split])
     return task.shown(split, places)

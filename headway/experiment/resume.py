@@ -53,11 +53,11 @@ def check_reopened(members: list[Run]) -> None:
         raise UserError(f"there is nothing to resume: {missing[0]} does not exist; start it without --resume")
     for run in members:
         if run.folder.exists():
-            _mend_recipe(run)
+            _restore_recipe(run)
             _check_recipe(run)
 
 
-def _mend_recipe(run: Run) -> None:
+def _restore_recipe(run: Run) -> None:
     """Restore a damaged recipe file, if run.json confirms that this recipe made the run."""
     if not (run.folder / "run.json").exists():
         return
@@ -109,7 +109,7 @@ def newest_checkpoints(members: list[Run], warn: Callable[[str], None]) -> list[
         if None not in chosen:
             ways.append([c for c in chosen if c is not None])
     # An older checkpoint is better than a gap in the metrics, and a gap is better than starting again.
-    whole = [chosen for chosen in ways if not _torn(members, chosen, warn)]
+    whole = [chosen for chosen in ways if not _lost_metrics(members, chosen, warn)]
     for chosen in (whole or ways)[:1]:
         for run, saved in zip(members, chosen, strict=True):
             run.forget_after(saved.step)
@@ -124,7 +124,7 @@ def newest_checkpoints(members: list[Run], warn: Callable[[str], None]) -> list[
     return []
 
 
-def _torn(members: list[Run], chosen: list[Checkpoint], warn: Callable[[str], None]) -> bool:
+def _lost_metrics(members: list[Run], chosen: list[Checkpoint], warn: Callable[[str], None]) -> bool:
     """Whether metrics that existed when these checkpoints were saved are lost."""
     torn = [(run, saved) for run, saved in zip(members, chosen, strict=True) if not run.has_metrics_of(saved)]
     for run, saved in torn:

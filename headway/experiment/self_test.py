@@ -17,7 +17,7 @@ from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault
 from headway.core.errors import UserError, did_you_mean
 from headway.core.format import duration
-from headway.experiment.testbeds import TESTBEDS, Testbed, TestbedSetup, carried_out
+from headway.experiment.testbeds import TESTBEDS, Testbed, TestbedSetup, report_or_reason
 from headway.recipe.recipe import Recipe
 
 Outcome = Literal["seen", "not seen", "cannot show"]
@@ -114,22 +114,22 @@ class SelfTest:
             return "cannot show", f"{meant.name} does not apply: {why}", ()
         if clean.verdict == "fail":
             return "cannot show", f"{meant.name} fails even without it: {clean.sentence}", ()
-        found = carried_out(meant, lambda: testbed.look(fault, [meant]))
+        found = report_or_reason(meant, lambda: testbed.look(fault, [meant]))
         if isinstance(found, str):
             return "cannot show", f"with this fault nothing runs: {found}", ()
         here = found.finding(meant.name)
         if here is not None and _worse(here, clean):
             return "seen", here.sentence, ()
-        others = carried_out(meant, lambda: testbed.look(fault))
+        others = report_or_reason(meant, lambda: testbed.look(fault))
         if not isinstance(others, str):
             instead = [f for f in others.findings if _worse(f, testbed.clean.finding(f.audit))]
             if instead:
-                said = found.not_run.get(meant.name) or (here.sentence if here else "it said nothing")
+                said = found.not_run.get(meant.name) or (here.sentence if here else "it reported nothing")
                 more = f"; {instead[0].audit}: {instead[0].sentence}"
                 return "not seen", f"{said}{more}", tuple(f.audit for f in instead)
         if not testbed.changes_something(fault):
             return "cannot show", "it changes nothing in this recipe", ()
-        said = here.sentence if here is not None else found.not_run.get(meant.name, "it said nothing")
+        said = here.sentence if here is not None else found.not_run.get(meant.name, "it reported nothing")
         return "not seen", said, ()
 
 

@@ -22,10 +22,10 @@ from headway.tasks.task import Task
 
 FLOAT = 4
 """Bytes per parameter: weights stay float32, whatever precision the products use."""
-MANY = 8
+MAX_COUNTED_LAYERS = 8
 """With more layers than this, their parameters are extrapolated from the cost of one more layer."""
 UNCOUNTABLE = 2**62
-SURELY = 100
+ROUGH_BYTES = 100
 """Bytes per parameter of a rough estimate. If it is below the memory, parameters need not be counted."""
 
 DEPTH_OF_LISTS = 64
@@ -39,11 +39,11 @@ COPIES = 8
 
 def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) -> None:
     """Raise a UserError if a recipe's weights, and what training them needs, cannot fit."""
-    if _has_weights_of_others(recipe):
+    if _is_pretrained(recipe):
         return
     there, training = memory_of(device), recipe.training
     # Most models are small, and torch takes seconds to load its meta device.
-    is_small = SURELY * replicas * _at_most(recipe, task) < there
+    is_small = ROUGH_BYTES * replicas * _parameters_at_most(recipe, task) < there
     parameters = 0 if is_small else parameters_of_recipe(recipe, task)
     weights = replicas * parameters * 2 * FLOAT
     vectors = replicas * (task.tokens_per_step // training.accumulate) * recipe.model.width * FLOAT
@@ -63,7 +63,7 @@ def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) 
 def needed_at_most(recipe: Recipe, task: Task) -> int | None:
     """An upper estimate of the bytes that one replica needs in a training step. None for pretrained weights and for
     plugin code, whose needs are unknown."""
-    if _has_weights_of_others(recipe) or plugins.used_by(recipe):
+    if _is_pretrained(recipe) or plugins.used_by(recipe):
         return None
     widest = max(recipe.model.width, *(size for _, size in _sizes(recipe.model)))
     heads = max((size for name, size in _sizes(recipe.model) if name.endswith("heads")), default=1)
@@ -71,17 +71,17 @@ def needed_at_most(recipe: Recipe, task: Task) -> int | None:
     row, accumulate = task.longest_row, recipe.training.accumulate
     tokens = max(task.tokens_per_step, recipe.training.batch * row) // accumulate + row
     of_a_token = layers * (VECTORS_OF_A_LAYER * widest + COPIES * heads * row) + COPIES * task.data.tokenizer.size
-    return FLOAT * (COPIES * _at_most(recipe, task) + tokens * of_a_token)
+    return FLOAT * (COPIES * _parameters_at_most(recipe, task) + tokens * of_a_token)
 
 
-def _has_weights_of_others(recipe: Recipe) -> bool:
+def _is_pretrained(recipe: Recipe) -> bool:
     """Whether the model's size is given by weight files."""
     return recipe.model.trained_first is not None or recipe.model.own_tokenizer is not None
 
 
 def parameters_of_recipe(recipe: Recipe, task: Task) -> int:
     """The parameters of one replica, counted without allocating them."""
-    deep = [(path, depth) for path, depth in _depths(recipe.model) if depth > MANY]
+    deep = [(path, depth) for path, depth in _depths(recipe.model) if depth > MAX_COUNTED_LAYERS]
     shallow = dict.fromkeys((path for path, _ in deep), 1)
     count = least = _counted(task, recipe, shallow)
     for path, depth in deep:
@@ -92,7 +92,7 @@ def parameters_of_recipe(recipe: Recipe, task: Task) -> int:
     return count
 
 
-def _at_most(recipe: Recipe, task: Task) -> int:
+def _parameters_at_most(recipe: Recipe, task: Task) -> int:
     """A rough upper estimate of the parameters: a few squares of the width, or of the largest size, per layer."""
     width, sizes = recipe.model.width, [size for _, size in _sizes(recipe.model)]
     depth = sum(depth for _, depth in _depths(recipe.model)) or DEPTH_OF_LISTS

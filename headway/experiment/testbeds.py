@@ -120,7 +120,7 @@ class ModelTestbed(Testbed):
 
     def look(self, fault: Fault, audits: Sequence[Audit] | None = None) -> Report:
         with self._probe(fault) as probe:
-            return audit_model(probe, None if audits is None else _with_grounds(audits, audits_of(probe)))
+            return audit_model(probe, None if audits is None else _with_dependencies(audits, audits_of(probe)))
 
     @contextmanager
     def _probe(self, fault: Fault) -> Iterator[Probe]:
@@ -297,7 +297,7 @@ def without_audits() -> Iterator[None]:
         patches.undo()
 
 
-def carried_out(meant: Audit, look: Callable[[], Report]) -> Report | str:
+def report_or_reason(meant: Audit, look: Callable[[], Report]) -> Report | str:
     """The report; or why the audit, or one that it depends on, no longer runs."""
     try:
         found = look()
@@ -310,7 +310,7 @@ def carried_out(meant: Audit, look: Callable[[], Report]) -> Report | str:
     return next((sentence.partition(": ")[2] for sentence in broken), found)
 
 
-def _with_grounds(wanted: Sequence[Audit], all_: Sequence[Audit]) -> list[Audit]:
+def _with_dependencies(wanted: Sequence[Audit], all_: Sequence[Audit]) -> list[Audit]:
     """These audits, and those that they depend on."""
     names = {one.name for one in wanted}
     for one in reversed(all_):

@@ -73,18 +73,18 @@ class EncoderFamily:
 
 
 _WORDS = Renamed("embedding", ("embeddings.word_embeddings",), "V", "D", bias=False)
-_PLACES = Renamed("positions.table", ("embeddings.position_embeddings",), "T", "D", bias=False)
+_POSITIONS = Renamed("positions.table", ("embeddings.position_embeddings",), "T", "D", bias=False)
 _NORM = Renamed("embedding_norm", ("embeddings.LayerNorm",), "D")
 _TYPES = Renamed("segments.table", ("embeddings.token_type_embeddings",), "S", "D", bias=False)
 POOLER = Renamed("pooler.dense", ("pooler.dense",), "D", "D")
-GUESSES = "cls.predictions."
+MASKED_HEAD = "cls.predictions."
 TRANSFORM = (
-    Renamed("transform.into", (f"{GUESSES}transform.dense",), "D", "D"),
-    Renamed("transform.norm", (f"{GUESSES}transform.LayerNorm",), "D"),
+    Renamed("transform.into", (f"{MASKED_HEAD}transform.dense",), "D", "D"),
+    Renamed("transform.norm", (f"{MASKED_HEAD}transform.LayerNorm",), "D"),
 )
-"""The head that predicts masked tokens, together with a bias per token (`GUESSES` + bias) and the embedding table."""
+"""The head that predicts masked tokens, with a bias per token (`MASKED_HEAD` + bias) and the embedding table."""
 OUTPUT_BIAS = "output_bias"
-OF_GUESSES = tuple(f"{one.ours}.{kind}" for one in TRANSFORM for kind in ("weight", "bias"))
+MASKED_HEAD_WEIGHTS = tuple(f"{one.ours}.{kind}" for one in TRANSFORM for kind in ("weight", "bias"))
 
 _BERT_LAYER = (
     Renamed("mixer.project.together", tuple(f"attention.self.{part}" for part in ("query", "key", "value")), "D", "D"),
@@ -120,7 +120,7 @@ _DISTILBERT_KEYS = (
     Key("dropout", ("dropout",), 0.1),
     Key("attention_dropout", ("mixer", "dropout"), 0.1),
 )
-_AROUND = (_WORDS, _PLACES, _TYPES, _NORM)
+_AROUND = (_WORDS, _POSITIONS, _TYPES, _NORM)
 _ROBERTA = EncoderFamily(
     "RobertaModel", "roberta.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, after_padding=True
 )
@@ -137,7 +137,7 @@ FAMILIES: dict[str, EncoderFamily] = {
         "DistilBertModel",
         "distilbert.",
         "transformer.layer.",
-        (_WORDS, _PLACES, _NORM),
+        (_WORDS, _POSITIONS, _NORM),
         _DISTILBERT_LAYER,
         _DISTILBERT_KEYS,
         activation="activation",
@@ -157,14 +157,14 @@ def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping
     """The weights of the encoder, and of its pooler if it has one, after checking that they are complete and fit."""
     family, vocabulary = FAMILIES[config["model_type"]], config["vocab_size"]
     first = family.first_position(config.get("pad_token_id"))
-    found = {_today(name): tensor for name, tensor in tensors.items() if not BUFFERS.fullmatch(name)}
+    found = {_current_name(name): tensor for name, tensor in tensors.items() if not BUFFERS.fullmatch(name)}
     with_prefix = any(name.startswith(family.prefix) for name in found)
     own = {n.removeprefix(family.prefix): t for n, t in found.items() if n.startswith(family.prefix) or not with_prefix}
     left = list(dict.fromkeys(n.split(".")[0] for n in found if with_prefix and not n.startswith(family.prefix)))
     maps = list(family.maps(model))
     if any(name.startswith("pooler.") for name in own):
         maps.append(POOLER)
-    places = f"{_PLACES.theirs[0]}.weight"
+    places = f"{_POSITIONS.theirs[0]}.weight"
     sizes = _sizes(model, vocabulary)
     if places in own:  # a shorter context uses the first positions
         sizes["T"] = max(config.get("max_position_embeddings", 512), sizes["T"] + first)
@@ -174,25 +174,28 @@ def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping
         for kind in ("weight", "bias") if one.bias else ("weight",):
             parts = [own[f"{name}.{kind}"].float() for name in one.theirs]
             weights[f"{one.ours}.{kind}"] = torch.cat(parts) if len(parts) > 1 else parts[0]
-    if any(name.startswith(GUESSES) for name in found) and _is_tied(found, weights["embedding.weight"]):
-        weights |= _guessing(found, sizes)
+    if any(name.startswith(MASKED_HEAD) for name in found) and _is_tied(found, weights["embedding.weight"]):
+        weights |= _masked_head(found, sizes)
     weights["positions.table.weight"] = weights["positions.table.weight"][first : first + model.context].contiguous()
     return Taken(weights, left)
 
 
 def _is_tied(found: Mapping[str, Tensor], embedding: Tensor) -> bool:
     """Whether the output matrix is the embedding table, as here. A head with its own matrix is not supported."""
-    table = found.get(f"{GUESSES}decoder.weight")
+    table = found.get(f"{MASKED_HEAD}decoder.weight")
     return table is None or torch.equal(table.float(), embedding)
 
 
-def _guessing(found: Mapping[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
+def _masked_head(found: Mapping[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
     """The pretrained head for masked tokens."""
-    output = {f"{GUESSES}decoder.weight", f"{GUESSES}decoder.bias"}  # copies of the embedding table and of the bias
-    own = {name: t for name, t in found.items() if name.startswith(GUESSES) and name not in output}
-    bias = f"{GUESSES}bias"
-    if bias not in own and f"{GUESSES}decoder.bias" in found:
-        own[bias] = found[f"{GUESSES}decoder.bias"]
+    output = {
+        f"{MASKED_HEAD}decoder.weight",
+        f"{MASKED_HEAD}decoder.bias",
+    }  # copies of the embedding table and of the bias
+    own = {name: t for name, t in found.items() if name.startswith(MASKED_HEAD) and name not in output}
+    bias = f"{MASKED_HEAD}bias"
+    if bias not in own and f"{MASKED_HEAD}decoder.bias" in found:
+        own[bias] = found[f"{MASKED_HEAD}decoder.bias"]
     check_fit(own, {**_shapes(list(TRANSFORM), sizes), bias: [sizes["V"]]}, "the head of a BertForMaskedLM")
     made = {f"{one.ours}.{kind}": own[f"{one.theirs[0]}.{kind}"].float() for one in TRANSFORM for kind in _KINDS}
     return {**made, OUTPUT_BIAS: own[bias].float()}
@@ -204,7 +207,7 @@ def to_masked_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: i
         f"{FAMILIES['bert'].prefix}{name}": tensor for name, tensor in to_bert(weights, model, padding, "bert").items()
     }
     head = {f"{one.theirs[0]}.{kind}": weights[f"{one.ours}.{kind}"] for one in TRANSFORM for kind in _KINDS}
-    return {**encoder, **head, f"{GUESSES}bias": weights[OUTPUT_BIAS]}
+    return {**encoder, **head, f"{MASKED_HEAD}bias": weights[OUTPUT_BIAS]}
 
 
 def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, model_type: str) -> dict[str, Tensor]:
@@ -219,11 +222,11 @@ def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, mod
             parts = weights[f"{one.ours}.{kind}"].chunk(len(one.theirs))
             made |= {f"{name}.{kind}": part.contiguous() for name, part in zip(one.theirs, parts, strict=True)}
     before = torch.zeros(family.first_position(padding), model.width)
-    places = f"{_PLACES.theirs[0]}.weight"
+    places = f"{_POSITIONS.theirs[0]}.weight"
     return {**made, places: torch.cat((before, made[places]))}
 
 
-def _today(name: str) -> str:
+def _current_name(name: str) -> str:
     for old, new in _OLD_NAMES:
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name
@@ -316,7 +319,7 @@ def config_of(model: EncoderSpec, vocabulary: int, padding: int, model_type: str
     family = FAMILIES[model_type]
     tree: dict[str, Any] = model.model_dump(mode="json") | {
         "mixer": model.mixers[0].model_dump(mode="json")
-    }  # all are alike
+    }  # all layers have the same
     tree["feedforward"]["hidden"] = model.feedforward.hidden_units(model.width)
     tree["context"] += family.first_position(padding)
     activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)

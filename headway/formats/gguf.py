@@ -31,7 +31,7 @@ AROUND = {
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-CUTS = {
+PRE_TOKENIZERS = {
     "smollm": lambda: [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
     "gpt-2": lambda: [pre_tokenizers.ByteLevel(add_prefix_space=False)],
     "default": lambda: [pre_tokenizers.ByteLevel(add_prefix_space=False)],
@@ -116,14 +116,14 @@ def _name(name: str, path: Path) -> str:
 
 def _tokenizer(path: Path, facts: dict[str, Any]) -> tokenizers.Tokenizer:
     model, cut = facts["tokenizer.ggml.model"], facts.get("tokenizer.ggml.pre", "default")
-    if model != "gpt2" or cut not in CUTS:
+    if model != "gpt2" or cut not in PRE_TOKENIZERS:
         what = f"'{cut}' (tokenizer.ggml.pre)" if model == "gpt2" else f"'{model}' (tokenizer.ggml.model)"
-        hint = did_you_mean(str(cut), CUTS) if model == "gpt2" else ""
+        hint = did_you_mean(str(cut), PRE_TOKENIZERS) if model == "gpt2" else ""
         raise UserError(f"{path}: its vocabulary is of the kind {what}; only byte pairs can be read{hint}")
     names, kinds = facts["tokenizer.ggml.tokens"], facts["tokenizer.ggml.token_type"]
     merges = [tuple(pair.split(" ", 1)) for pair in facts["tokenizer.ggml.merges"]]
     library = tokenizers.Tokenizer(models.BPE({name: k for k, name in enumerate(names)}, merges))
-    library.pre_tokenizer = pre_tokenizers.Sequence(CUTS[cut]())
+    library.pre_tokenizer = pre_tokenizers.Sequence(PRE_TOKENIZERS[cut]())
     library.decoder = decoders.ByteLevel()
     special = [name for name, kind in zip(names, kinds, strict=True) if kind in _CONTROL]
     library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])

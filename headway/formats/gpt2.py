@@ -78,7 +78,7 @@ def weight_names(model: LanguageModelSpec) -> list[WeightName]:
 
 def to_gpt2(weights: Mapping[str, Tensor], model: LanguageModelSpec) -> dict[str, Tensor]:
     """Our weights under GPT-2's names."""
-    return {weight.theirs: _turned(weights[weight.ours], weight) for weight in weight_names(model)}
+    return {weight.theirs: _transposed(weights[weight.ours], weight) for weight in weight_names(model)}
 
 
 def from_gpt2(tensors: Mapping[str, Tensor], model: LanguageModelSpec, vocabulary: int) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ def from_gpt2(tensors: Mapping[str, Tensor], model: LanguageModelSpec, vocabular
     sizes = _sizes(model, vocabulary)
     shapes = {name: [sizes[letter] for letter in weight.shape.split()] for name, weight in expected.items()}
     check_fit(found, shapes, f"a GPT-2 of {model.layers} layers")
-    return {weight.ours: _turned(found[name].float(), weight) for name, weight in expected.items()}
+    return {weight.ours: _transposed(found[name].float(), weight) for name, weight in expected.items()}
 
 
 def _sizes(model: LanguageModelSpec, vocabulary: int) -> dict[str, int]:
@@ -106,7 +106,7 @@ def _sizes(model: LanguageModelSpec, vocabulary: int) -> dict[str, int]:
     }
 
 
-def _turned(tensor: Tensor, weight: WeightName) -> Tensor:
+def _transposed(tensor: Tensor, weight: WeightName) -> Tensor:
     return (tensor.mT if weight.turned else tensor).contiguous()
 
 
@@ -175,7 +175,9 @@ def written(model: ModelSpec) -> LanguageModelSpec:
 
 def config_of(model: LanguageModelSpec, vocabulary: int, end_of_text: int | None) -> dict[str, Any]:
     """config.json for a model accepted by `why_not`."""
-    tree = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
+    tree = model.model_dump(mode="json") | {
+        "mixer": model.mixers[0].model_dump(mode="json")
+    }  # all layers have the same
     activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)
     return {
         "architectures": ["GPT2LMHeadModel"],

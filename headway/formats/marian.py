@@ -131,7 +131,7 @@ def from_marian(tensors: Mapping[str, Tensor], model: EncoderDecoderSpec, number
     """Marian's weights under our names, in float32, after checking that exactly the expected ones are there."""
     found = dict(tensors)
     for name in _POSITIONS:  # older versions of transformers saved these constants
-        _check_waves(found.pop(name, None), name, model)
+        _check_sinusoids(found.pop(name, None), name, model)
     first, copies = _TIED[model.tied]
     for name in copies:
         if name in found and first in found and not torch.equal(found[name], found[first]):
@@ -153,7 +153,7 @@ def from_marian(tensors: Mapping[str, Tensor], model: EncoderDecoderSpec, number
     return made
 
 
-def _check_waves(table: Tensor | None, name: str, model: EncoderDecoderSpec) -> None:
+def _check_sinusoids(table: Tensor | None, name: str, model: EncoderDecoderSpec) -> None:
     if table is None:
         return
     if table.ndim != 2 or table.shape[1] != model.width:
@@ -199,7 +199,7 @@ ALWAYS: dict[str, Any] = {  # keys that Marian's folders may have, but transform
 }
 ONLY_TRAINING = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 """Keys that only affect training, and that Headway does not have."""
-WAVES = {"kind": "sinusoidal", "size": 1.0, "base": 10000.0, "layout": "halves"}
+SINUSOIDAL = {"kind": "sinusoidal", "size": 1.0, "base": 10000.0, "layout": "halves"}
 
 
 def numbering(config: Mapping[str, Any]) -> Numbering:
@@ -243,7 +243,7 @@ def model_tree(config: Mapping[str, Any], numbers: Numbering, biased: bool) -> t
             "config.json needs what Headway's models do not support:\n" + "\n".join(f"  {w}" for w in wrong)
         )
     tree: dict[str, Any] = {"kind": "encoder-decoder", "norm": {"kind": "layer", "placement": "post"}}
-    tree |= {"positions": WAVES, "tied": "all" if shared else "output" if tied else "none", "output_bias": biased}
+    tree |= {"positions": SINUSOIDAL, "tied": "all" if shared else "output" if tied else "none", "output_bias": biased}
     tree |= {"begin": None if start == numbers.end else numbers.ours(start)}
     tree["feedforward"] = {"kind": ACTIVATIONS[activation]}
     for key in KEYS:
@@ -264,7 +264,7 @@ def why_not(model: ModelSpec) -> list[str]:
         return ["model.mixer: Marian's layers are attention, in encoder and decoder"]
     attention = [one for one in (*encoder, *own, *crossing) if isinstance(one, AttentionSpec)]
     waves, feedforward = model.positions, model.feedforward
-    like = isinstance(waves, Sinusoidal) and {k: getattr(waves, k) for k in WAVES} == WAVES
+    like = isinstance(waves, Sinusoidal) and {k: getattr(waves, k) for k in SINUSOIDAL} == SINUSOIDAL
     asked = (
         (
             len({one.number_of_heads for one in encoder})
@@ -277,7 +277,7 @@ def why_not(model: ModelSpec) -> list[str]:
         (all(one.bias for one in attention), "mixer.bias: Marian's projections have biases"),
         (all(one.window is None for one in attention), "mixer.window: Marian's attention covers everything"),
         (len({one.dropout for one in attention}) == 1, "mixer.dropout: Marian has one dropout rate for all attention"),
-        (like, f"positions: Marian's are {{{', '.join(f'{k}: {v}' for k, v in WAVES.items())}}}"),
+        (like, f"positions: Marian's are {{{', '.join(f'{k}: {v}' for k, v in SINUSOIDAL.items())}}}"),
         (feedforward.kind in ACTIVATIONS.values(), f"feedforward.kind: Marian has no {feedforward.kind}"),
         (feedforward.bias, "feedforward.bias: Marian's feed-forward layers have biases"),
         (model.norm.kind == "layer", f"norm.kind: Marian has LayerNorm, not {model.norm.kind}"),
@@ -294,7 +294,9 @@ def written(model: ModelSpec) -> EncoderDecoderSpec:
 
 def config_of(model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Any]:
     """config.json for a model accepted by `why_not`."""
-    tree = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
+    tree = model.model_dump(mode="json") | {
+        "mixer": model.mixers[0].model_dump(mode="json")
+    }  # all layers have the same
     hidden = model.feedforward.hidden_units(model.width)
     start = numbers.end if model.begin is None else numbers.theirs(model.begin)
     told = {key.theirs: key.read_from(tree) for key in KEYS}

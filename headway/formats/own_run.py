@@ -20,7 +20,7 @@ from headway.models.spec import ModelSpec
 from headway.training import checkpoint as checkpoints
 from headway.training.checkpoint import Checkpoint
 
-PLACES = "positions.table.weight"
+POSITIONS = "positions.table.weight"
 
 
 def is_run(folder: Path) -> bool:
@@ -90,8 +90,8 @@ class OwnRun:
     def take(self, model: EncoderSpec) -> Taken:
         """The weights that a model of this shape can use."""
         weights = {name: tensor.float() for name, tensor in self.checkpoint.weights.items()}
-        if PLACES in weights:  # a shorter context uses the first positions
-            weights[PLACES] = weights[PLACES][: model.context].contiguous()
+        if POSITIONS in weights:  # a shorter context uses the first positions
+            weights[POSITIONS] = weights[POSITIONS][: model.context].contiguous()
         heads = [name for name in weights if name.split(".")[0] in ("head", "pooler")]
         return Taken({name: tensor for name, tensor in weights.items() if name not in heads}, [])
 

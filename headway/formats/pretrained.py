@@ -156,7 +156,7 @@ def _notes(name: str, found: Lender, taken: Taken, own: Mapping[str, Any]) -> li
     """Notes on which weights are new, and which were left out."""
     new = list(dict.fromkeys(one.rsplit(".", 2)[0] if "." in one else one for one in own if one not in taken.weights))
     unused = {one.rsplit(".", 1)[0] for one in taken.weights if one not in own}
-    guesses = {one.rsplit(".", 1)[0] for one in taken.weights if one in (bert.OUTPUT_BIAS, *bert.OF_GUESSES)}
+    guesses = {one.rsplit(".", 1)[0] for one in taken.weights if one in (bert.OUTPUT_BIAS, *bert.MASKED_HEAD_WEIGHTS)}
     if "cls" in taken.left:  # already covered by that name, or used
         unused -= guesses
     left = [f"{one}.*" for one in taken.left if one != "cls" or bert.OUTPUT_BIAS not in own] + sorted(unused)

@@ -20,7 +20,7 @@ from headway.core.errors import UserError
 from headway.core.reading import opened, parse_json, read_text
 from headway.core.reading import read_json as read_any_json
 
-MOST_TIMES = 100
+MAX_NUMBERS_PER_TOKEN = 100
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -55,7 +55,7 @@ def stored_in(folder: Path, loader: str = "AutoModel") -> dict[str, Stored]:
     found = {}
     for file in files_of(folder, loader):
         with _named(file), safetensors.safe_open(file, "pt") as content:
-            for name in content.keys():  # noqa: SIM118 (it is no mapping)
+            for name in content.keys():  # noqa: SIM118 (not a mapping)
                 part = content.get_slice(name)
                 found[name] = Stored(part.get_dtype(), tuple(part.get_shape()))
     return found
@@ -66,9 +66,9 @@ def check_stored(folder: Path, config: Mapping[str, Any], loader: str = "AutoMod
     stored = stored_in(folder, loader)
     if isinstance(config.get("quantization_config"), dict):
         method = config["quantization_config"].get("quant_method", "some method")
-        raise UserError(f"{folder}: its weights are quantised ({method}), {_MEANS_NOTHING}")
-    if rounded := [f"{name} ({one.dtype})" for name, one in stored.items() if _is_rounded(name, one)]:
-        raise UserError(f"{folder}: its weights are quantised, such as {rounded[0]}, {_MEANS_NOTHING}")
+        raise UserError(f"{folder}: its weights are quantised ({method}), {_HOW_TO_CONVERT}")
+    if rounded := [f"{name} ({one.dtype})" for name, one in stored.items() if _is_quantized(name, one)]:
+        raise UserError(f"{folder}: its weights are quantised, such as {rounded[0]}, {_HOW_TO_CONVERT}")
     for key in _LAYERS if "num_hidden_groups" not in config else ():  # with groups, layers share their weights
         if isinstance(layers := config.get(key), int) and layers > len(stored):
             raise UserError(
@@ -77,7 +77,7 @@ def check_stored(folder: Path, config: Mapping[str, Any], loader: str = "AutoMod
     return stored
 
 
-_MEANS_NOTHING = (
+_HOW_TO_CONVERT = (
     "which cannot be used without their scales and code; expected float32, float16 or bfloat16. "
     "To convert them with transformers: load the model, model.dequantize(), model.save_pretrained(…)"
 )
@@ -85,7 +85,7 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_la
 _PLAIN = ("F64", "F32", "F16", "BF16")
 
 
-def _is_rounded(name: str, one: Stored) -> bool:
+def _is_quantized(name: str, one: Stored) -> bool:
     """Whether a tensor is quantized. Integers may be positions or masks, but not a weight matrix."""
     is_weight = "weight" in name.rpartition(".")[2] and len(one.shape) > 1
     return one.dtype not in _PLAIN and (one.dtype.startswith("F") or is_weight)
@@ -197,7 +197,7 @@ def library_text(path: Path) -> str:
         largest, count = max(map(int, numbers), default=0), len(vocabulary) + len(numbers)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"{path} cannot be read: it is not a file of the tokenizers library") from None
-    if largest > MOST_TIMES * count + MOST_TIMES:
+    if largest > MAX_NUMBERS_PER_TOKEN * count + MAX_NUMBERS_PER_TOKEN:
         raise UserError(f"{path} has a token number {largest:,}, but only about {count:,} tokens: it is not valid")
     return text
 

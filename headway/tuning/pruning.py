@@ -20,7 +20,7 @@ PRUNERS = {
 }
 
 
-class Watching:
+class PruningListener:
     """Reports every evaluation to Optuna, and ends the trials that it prunes.
 
     One of Optuna's steps is one evaluation here: the first, the second …. So halving after the first, third and ninth

@@ -14,14 +14,14 @@ from headway.draw.colours import BLUE, RED
 from headway.scoring.metrics import metric_of
 from headway.tuning.space import Between, Space
 
-FEWEST = 4  # trials needed to estimate importance
+MIN_TRIALS = 4  # trials needed to estimate importance
 
 
 def importance(study: optuna.Study) -> dict[str, float]:
     """The share of the score's variance over the space that each key explains alone (fANOVA: a forest fitted to the
     finished trials). Empty if there are too few trials, or if nothing varied."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if len(done) < FEWEST or len({trial.value for trial in done}) < 2:
+    if len(done) < MIN_TRIALS or len({trial.value for trial in done}) < 2:
         return {}
     seed = random.key("importance", len(done)) % 2**32
     evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=64, seed=seed)

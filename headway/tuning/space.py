@@ -29,10 +29,10 @@ from headway.recipe.recipe import Recipe
 
 EXAMPLE = "learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}"
 """An example line of such a file."""
-ENOUGH = 64  # combinations tried when looking for a valid one
-MOST_POINTS = 1000
-MOST_TRIALS = 100_000  # in a grid
-WHOLE_GRID = 10  # a grid tries all integers of a range if there are at most this many
+MAX_COMBINATIONS = 64  # combinations tried when looking for a valid one
+MAX_POINTS = 1000
+MAX_TRIALS = 100_000  # in a grid
+MAX_INTEGERS = 10  # a grid tries all integers of a range if there are at most this many
 
 
 def _number(given: Any) -> Any:
@@ -53,7 +53,7 @@ class Between(Spec):
     high: Number
     log: bool = False
     """Logarithmic scale, for learning rates or widths."""
-    points: int = Field(default=5, ge=2, le=MOST_POINTS)
+    points: int = Field(default=5, ge=2, le=MAX_POINTS)
     """The number of values that a grid takes from it."""
 
     def problems(self) -> Iterator[Problem]:
@@ -80,7 +80,7 @@ class Between(Spec):
 
     @property
     def grid(self) -> list[Any]:
-        if self.is_whole and self.high - self.low < WHOLE_GRID and not self.log:
+        if self.is_whole and self.high - self.low < MAX_INTEGERS and not self.log:
             return list(range(int(self.low), int(self.high) + 1))
         spaced = np.geomspace if self.log else np.linspace
         values = spaced(self.low, self.high, self.points).tolist()
@@ -196,7 +196,9 @@ def _check_value(name: str, value: Any, space: Space, base: Recipe) -> None:
         base.with_changes([change(space[name].key, value)])
     except UserError:
         others = {other: dimension for other, dimension in space.items() if other != name}
-        for ends in itertools.islice(itertools.product(*(d.ends for d in others.values())), ENOUGH if others else 0):
+        for ends in itertools.islice(
+            itertools.product(*(d.ends for d in others.values())), MAX_COMBINATIONS if others else 0
+        ):
             together = [change(d.key, end) for d, end in zip(others.values(), ends, strict=True)]
             with contextlib.suppress(UserError):
                 base.with_changes([*together, change(space[name].key, value)])
@@ -215,6 +217,6 @@ def change(key: str, value: Any) -> str:
 
 def grid(space: Space) -> list[dict[str, Any]]:
     """All combinations of a grid."""
-    if (count := math.prod(len(d.grid) for d in space.values())) > MOST_TRIALS:
-        raise UserError(f"a grid of {count:,} combinations is too large; the limit is {MOST_TRIALS:,}")
+    if (count := math.prod(len(d.grid) for d in space.values())) > MAX_TRIALS:
+        raise UserError(f"a grid of {count:,} combinations is too large; the limit is {MAX_TRIALS:,}")
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*(d.grid for d in space.values()))]

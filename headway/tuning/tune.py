@@ -47,7 +47,7 @@ from headway.scoring.metrics import metric_of
 from headway.study.execution.populations import shape
 from headway.study.results.evidence import Circumstances
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
-from headway.tuning.pruning import PRUNERS, Watching
+from headway.tuning.pruning import PRUNERS, PruningListener
 from headway.tuning.report import draw, importance, write_table
 from headway.tuning.search import Search
 from headway.tuning.space import changes, grid
@@ -83,7 +83,7 @@ def tune(search: Search, folder: Path, trials: int, together: int = 1, listeners
     """Run trials until this many have ended (a grid: all), then score the best on test. Raises `Interrupted`."""
     search.check()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), _said_in_words(folder):
+    with locked(folder), _readable_errors(folder):
         study = _opened(search, folder)
         if search.grid:
             for suggested in grid(search.space):
@@ -98,7 +98,7 @@ def tune(search: Search, folder: Path, trials: int, together: int = 1, listeners
 
 
 @contextmanager
-def _said_in_words(folder: Path) -> Iterator[None]:
+def _readable_errors(folder: Path) -> Iterator[None]:
     """Turn errors of Optuna's storage (damage, a full disk) into sentences."""
     try:
         yield
@@ -166,7 +166,7 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
             found.setdefault(candidates[k].progress, []).append(candidates[k])
         for one in found.get("over", ()):  # killed before the result was reported
             check_reopened([one.run])
-            _tell(study, one.trial, open_run(one.run.name, runs), search.on)
+            _report(study, one.trial, open_run(one.run.name, runs), search.on)
         for progress in ("begun", "new"):
             if progress in found:
                 _train_as_one(found[progress], progress == "begun", study, search.on, runs, listeners)
@@ -178,10 +178,10 @@ def _train_as_one(
     """Train trials as one population, and report to Optuna how each ended."""
     trials = {one.run.name: one.trial for one in some}
     recipes = [one.recipe for one in some]
-    made = train_in_turns(recipes, list(trials), runs, resume, [*listeners, Watching(trials, on)])
+    made = train_in_turns(recipes, list(trials), runs, resume, [*listeners, PruningListener(trials, on)])
     for run in made:
         if not run.status.is_interrupted:
-            _tell(study, trials[run.name], run, on)
+            _report(study, trials[run.name], run, on)
     if any(run.status.is_interrupted for run in made):
         raise Interrupted
 
@@ -205,7 +205,7 @@ def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
     return True
 
 
-def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
+def _report(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
     status = run.status
     value = next((score.value for score in run.scores() if score.name == on), math.nan)
     is_no_score = sees_the_future(Circumstances(failed_audits=_failures(run)))

@@ -94,7 +94,7 @@ def read_line(line: bytes) -> dict[str, Any] | None:
 
 
 def thinned(steps: "array[float]", values: "array[float]", points: int) -> dict[str, list[float | None]]:
-    """Reduce a curve to at most `points`: means of neighbours, and the last point unchanged. NaN becomes null."""
+    """Reduce a curve to at most `points`: means of neighbours, and the last point unchanged."""
     count = len(steps)
     if count <= points:
         return {"steps": [int(step) for step in steps], "values": [_finite(value) for value in values]}

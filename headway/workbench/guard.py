@@ -61,11 +61,11 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         send = _with_headers(send)
         if refused := self._refused(scope, headers):
-            await self._turn_away(send, scope, headers, *refused)
+            await self._refuse(send, scope, headers, *refused)
         elif landing := self._landing(scope):
             await _answer(send, 303, "", [("location", landing), ("set-cookie", self._made_cookie())])
         elif not self._is_known(headers):
-            await self._turn_away(send, scope, headers, 401, door.NO_TOKEN)
+            await self._refuse(send, scope, headers, 401, door.NO_TOKEN)
         elif refused := self._refused_change(scope, headers):
             await _answer(send, *refused)
         else:
@@ -88,7 +88,7 @@ class Guard:
             return 403, "this workbench was opened with --read-only: nothing can be started or changed"
         return None
 
-    async def _turn_away(self, send: Send, scope: Scope, headers: dict[str, str], status: int, words: str) -> None:
+    async def _refuse(self, send: Send, scope: Scope, headers: dict[str, str], status: int, words: str) -> None:
         """Refuse a request: with a page for a person in a browser, with JSON for a program."""
         is_person = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
         page = door.door(words, tried=b"token=" in scope["query_string"]) if is_person else None
@@ -148,9 +148,9 @@ class Guard:
         except TimeoutError:
             await _answer(send, 408, f"the body did not end within {BODY_SECONDS:.0f} seconds")
             return
-        await self._while_wanted(scope, body, receive, send)
+        await self._until_disconnect(scope, body, receive, send)
 
-    async def _while_wanted(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _until_disconnect(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Wait for the answer. A question is cancelled if its client disconnects; a change is made in any case."""
         gone = asyncio.ensure_future(receive())  # after the body, only a disconnect can follow
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])

@@ -7,13 +7,13 @@ from headway.answers.run_summaries import run_as_json, runs_as_json
 from headway.audit.audit import Baseline, Finding, Report
 from headway.cli.printing import (
     number,
-    show_chances,
-    show_doubts,
     show_labelled,
+    show_probabilities,
     show_runs,
     show_scores,
     show_sentence,
     show_table,
+    show_warnings_and_failures,
 )
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -221,7 +221,7 @@ def test_many_classes_are_not_set_against_each_other(columns, capsys):
 
 
 def test_chances_have_bars(capsys):
-    show_chances({"good": 0.75, "bad": 0.25})
+    show_probabilities({"good": 0.75, "bad": 0.25})
     _, good, bad = capsys.readouterr().out.splitlines()
     assert good.split() == ["good", "0.7500", "█" * 22] and bad.split()[:2] == ["bad", "0.2500"]
 
@@ -247,7 +247,7 @@ def test_cheap_methods_and_doubts_stand_beside_a_score(capsys):
 
 
 def test_doubts_about_many_runs_are_said_once(capsys):
-    show_doubts([DOUBTS, DOUBTS, Report()])
+    show_warnings_and_failures([DOUBTS, DOUBTS, Report()])
     out = capsys.readouterr().out
     assert out.count("causality") == 1 and "(2 of 3 runs)" in out
 

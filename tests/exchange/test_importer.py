@@ -194,7 +194,7 @@ def no_tokenizer(folder):
 
 
 SPOILT = {
-    only_pickle: r"weights only as pickle \(pytorch_model\.bin\), which Headway does not read, .* AutoModelForCausalLM\.from_pre",
+    only_pickle: r"weights only as pickle \(pytorch_model\.bin\), .* AutoModelForCausalLM\.from_pre",
     no_weights: r"theirs has no model\.safetensors",
     half_weights: r"model\.safetensors cannot be read",
     lost_shard: r"model-00001-of-00002\.safetensors is missing, but model\.safetensors\.index\.json names it",

@@ -66,7 +66,7 @@ NAMES = [
     "<pad>",
 ]
 V, PAD = len(NAMES), len(NAMES) - 1
-MARIANS = {"kind": "encoder-decoder", "positions": marian.WAVES, "norm": {"placement": "post"}}
+MARIANS = {"kind": "encoder-decoder", "positions": marian.SINUSOIDAL, "norm": {"placement": "post"}}
 SHAPE = {"layers": 2, "attention_heads": 2, "ffn_dim": 24}
 
 

@@ -16,7 +16,7 @@ from headway.core.errors import UserError
 from headway.experiment.classify import (
     ClassifiedFile,
     classify_rows,
-    lines_down_the_pipe,
+    text_from_pipe,
     texts_of_file,
     texts_of_lines,
 )
@@ -294,10 +294,10 @@ def test_which_weights_are_scored_is_said_with_what_they_were_chosen_by(home: Pa
 
 
 def test_lines_of_a_pipe_are_texts(trained: Run):
-    brought = texts_of_lines(trained, lines_down_the_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
+    brought = texts_of_lines(trained, text_from_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
     assert brought.texts == ["the ship", None, "old"]
     with pytest.raises(UserError, match="--encoding cp1252"):
-        lines_down_the_pipe("naïve".encode("cp1252"), None)
+        text_from_pipe("naïve".encode("cp1252"), None)
 
 
 def test_columns_of_a_file_that_cannot_be_meant(trained: Run, tmp_path: Path):

@@ -34,7 +34,7 @@ SMALL = 96
 """The largest side of a small map, in cells."""
 ALL_GRADIENTS = 64
 """For texts of up to this many tokens, gradients of all predictions are computed: a backward pass each."""
-MOST_CHARACTERS = 200_000
+MAX_CHARACTERS = 200_000
 EXAMPLES = ("Return the size of the file.", "the quick brown fox", "fox", "a", "0")
 ABILITIES = {
     "classify": Classifies,
@@ -308,5 +308,5 @@ def _finite(value: float | None) -> float | None:
 
 
 def _check(text: str) -> None:
-    if len(text) > MOST_CHARACTERS:
-        raise UserError(f"the text has {len(text):,} characters; the limit is {MOST_CHARACTERS:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"the text has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
