@@ -168,7 +168,7 @@ def show_climb(
             told = [f"{rung.flops:.3g}", *spent, f"{size['width']}", f"{size['layers']}", _short(size["parameters"])]
             data = [f"{_short(size['tokens'])}", f"{size['tokens_per_parameter']:.3g}", f"{size['passes']:.2g}"]
             rows.append([*told, *data, f"{size['steps']:,}", f"{size['rate']:.3g}", duration(size["seconds"])])
-    names = ["budget", "FLOPs", "6ND", "width", "layers", "N", "D", "D/N", "passes", "steps", "rate", "a run"]
+    names = ["budget", "FLOPs", "6ND", "width", "layers", "N", "D", "D/N", "passes", "steps", "rate", "time"]
     show_table(names, rows)
     legend = "FLOPs: counted module by module; N: parameters; D: tokens; passes: epochs over the text"
     console.print(legend, style="dim")

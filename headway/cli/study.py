@@ -27,7 +27,7 @@ StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that 
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes; default: one per core, or up to four per GPU. If there are more processes than GPUs, they share GPUs.",
+        help="Processes; default: one per core, or up to four per GPU. Several processes may share a GPU.",
         min=1,
     ),
 ]

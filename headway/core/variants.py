@@ -132,7 +132,7 @@ class Variant(Spec):
         kind = given["kind"]
         if not isinstance(kind, str) or kind not in cls.variants:
             context = {"kind": str(kind), "known": list(cls.variants)}
-            raise PydanticCustomError("kind_unknown", "there is no '{kind}' here", context)
+            raise PydanticCustomError("kind_unknown", "unknown kind '{kind}'", context)
         return cls.variants[kind].model_validate(given)
 
 

@@ -84,7 +84,7 @@ def test_what_is_wrong_in_a_recipe_is_told_as_ever(square: Path):
     plugins.load_plugin(square)
     with pytest.raises(UserError, match=r"model\.positions\.strength: expected a number greater than 0, not -1"):
         load("demo", ["model.positions=square", "model.positions.strength=-1"])
-    with pytest.raises(UserError, match="there is no 'squar' here; did you mean 'square'"):
+    with pytest.raises(UserError, match="unknown kind 'squar'; did you mean 'square'"):
         load("demo", ["model.positions=squar"])
     with pytest.raises(UserError, match="alibi has no such setting; square has"):
         load("demo", ["model.positions=alibi", "model.positions.strength=1"])
@@ -126,7 +126,7 @@ def test_a_mistake_in_the_file_is_one_message_with_its_line(square: Path, what: 
     with pytest.raises(UserError, match=said) as caught:
         plugins.load_plugin(square)
     assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="there is no 'square' here"):
+    with pytest.raises(UserError, match="unknown kind 'square'"):
         load("demo", ["model.positions=square"])
     square.write_text(SQUARE)  # mended, it is taken
     plugins.load_plugin(square)

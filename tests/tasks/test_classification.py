@@ -346,8 +346,8 @@ BAD = {
         "model.tied: classifier has no such setting; ",
     ),
     "positions that look back": (["model.positions=alibi"], "use alibi-symmetric"),
-    "a misspelt kind": (["model.kind=clasifier"], "there is no 'clasifier' here; did you mean 'classifier'?"),
-    "a misspelt pooling": (["model.pooling=men"], "there is no 'men' here; did you mean 'mean'?"),
+    "a misspelt kind": (["model.kind=clasifier"], "unknown kind 'clasifier'; did you mean 'classifier'?"),
+    "a misspelt pooling": (["model.pooling=men"], "unknown kind 'men'; did you mean 'mean'?"),
 }
 
 
