@@ -302,7 +302,7 @@ def test_lines_of_a_pipe_are_texts(trained: Run):
 
 def test_columns_of_a_file_that_cannot_be_meant(trained: Run, tmp_path: Path):
     (tmp_path / "a.csv").write_text("text,predicted\nthe ship,x\n", "utf-8")
-    with pytest.raises(UserError, match="has a column 'predicted' already"):
+    with pytest.raises(UserError, match="already has a column 'predicted'"):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv"))
     with pytest.raises(UserError, match=r"--column body: 'a.csv' has no column of that name"):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv", columns=("body",)))

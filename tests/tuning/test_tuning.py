@@ -219,7 +219,7 @@ def test_ctrl_c_saves_and_the_same_search_goes_on(base, tmp_path):
 
 def test_what_was_trained_but_not_told_is_not_trained_again(base, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "_tell", lambda *told: 1 / 0)
+        patch.setattr(tuning, "_report", lambda *told: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tune(search(base), tmp_path / "s", trials=2, together=2)
     with monkeypatch.context() as patch:
