@@ -80,7 +80,7 @@ def test_they_translate_as_one(home, command_line, monkeypatch, tmp_path):
 
 def test_what_cannot_be_averaged_is_refused(home, workshop):
     for names, message in (
-        (("a", "a"), "named twice"),
+        (("a", "a"), "given twice"),
         (("a", "two"), "different data or tokens"),
     ):
         with pytest.raises(UserError, match=message):

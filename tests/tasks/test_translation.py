@@ -210,7 +210,7 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
 
     piped = pipe(b"\xef\xbb\xbfone two\r\n\nthree\n", "--beam", "3")
     assert piped.code == 0 and piped.out.count("\n") == 3 and "line 2" in piped.err
-    for content, message in ((b"one\nt\xe9\n", "0xe9 at offset 5, in line 2"), (b"", "nothing to translate")):
+    for content, message in ((b"one\nt\xe9\n", "0xe9 at offset 5, in line 2"), (b"", "no text to translate")):
         refused = pipe(content)
         assert refused.code == 2 and message in refused.err
     for content, words in (("\ufeffone\ntwo\n".encode("utf-16-le"), ()), (b"one\rtwo\r", ("--encoding", "cp1252"))):
