@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headway
 from headway.experiment.train import Training, train
 from headway.recipe.recipe import load
-from headway.scoring.likelihood import LARGEST
+from headway.scoring.likelihood import MAX_ELEMENTS
 
 NARROW = ("model.width=32", "training.duration=20 steps")
 HOME = str(Path(headway.__file__).parent)
@@ -55,7 +55,7 @@ def after_training(recipe: str, changes: list[str], members: int, counted: Count
         if counted is None:
             finish(self)
         else:
-            with counted, patch.dict(LARGEST, cpu=LARGEST["cuda"]):
+            with counted, patch.dict(MAX_ELEMENTS, cpu=MAX_ELEMENTS["cuda"]):
                 finish(self)
         took.append(time.process_time() - began)
 

@@ -51,7 +51,7 @@ CHECKED = {
         (100, FLOAT, "none"),
     ),
     "dropout": ((FLOAT, True), (BF16, False)),
-    "turn": ((4, 32, BF16),),
+    "rotate": ((4, 32, BF16),),
     "loss": ((BF16, 128, False), (BF16, 8192, False), (FLOAT, 64, True)),
     "adamw": ((True,), (False,)),
     "product": ((BF16, False, True), (BF16, False, False), (BF16, True, False)),

@@ -128,15 +128,15 @@ def _names_a_run(text: str, home: Path) -> bool:
 
 def _decoding(recipes: Any, draws: dict[str, Any], searches: dict[str, Any]) -> Any:
     """How to decode: as the recipe's scoring does, except for the options given."""
-    from headway.scoring.decoding import HIGHEST_PENALTY, MOST_BEGINNINGS, Beam, Greedy, Sampled
+    from headway.scoring.decoding import HIGHEST_PENALTY, MAX_HYPOTHESES, Beam, Greedy, Sampled
 
     ends = {key: getattr(recipes, key) for key in ("per_source", "extra")}
     beam, nbest, temperature = searches.get("size"), searches.get("nbest", 1), draws.get("temperature")
     if beam is not None and beam < 1:
         raise UserError(f"--beam {beam}: the beam width must be at least 1 (greedy)")
-    if (asked := max(beam or 1, nbest)) > MOST_BEGINNINGS:
+    if (asked := max(beam or 1, nbest)) > MAX_HYPOTHESES:
         option = "--nbest" if asked == nbest else "--beam"
-        raise UserError(f"{option} {asked}: at most {MOST_BEGINNINGS:,} hypotheses are kept")
+        raise UserError(f"{option} {asked}: at most {MAX_HYPOTHESES:,} hypotheses are kept")
     if temperature is not None and not 0 <= temperature < math.inf:
         raise UserError(f"--temperature {temperature:g}: expected 0 (greedy) or more")
     if (penalty := searches.get("length_penalty", 0)) > HIGHEST_PENALTY:

@@ -19,7 +19,7 @@ from headway.core.errors import UserError
 from headway.data.labelled.tables import joined
 from headway.data.marks import BETWEEN
 from headway.data.running.sources import decoded, read_text
-from headway.data.tables import JSON_LINES, GivenTable, Line, WrittenAs, read_table
+from headway.data.tables import JSON_LINES, GivenTable, Line, TableFormat, read_table
 from headway.experiment.train import load_model
 from headway.run.folder import Run
 from headway.tasks.abilities import ClassifiedTexts, Classifies, GivenFile
@@ -48,7 +48,7 @@ def texts_of_file(run: Run, file: GivenFile) -> InputTexts:
     own = data.source == "files"
     asked = list(file.columns) or (data.text if isinstance(data.text, list) else [data.text])
     header = data.header if own and not file.columns else None
-    written = WrittenAs(file.encoding or (data.encoding if own else None), data.delimiter if own else None)
+    written = TableFormat(file.encoding or (data.encoding if own else None), data.delimiter if own else None)
     table = read_table(file.path, asked, header, written)
     places = [table.place("--column ", column) for column in asked]
     names = (

@@ -18,7 +18,7 @@ BAD = {
     "an empty file": ("train tiny.yaml --name new data.path=empty.txt", "'empty.txt' is empty; expected text"),
     "a binary file": (
         "train tiny.yaml --name new data.path=binary.txt",
-        "'binary.txt' is binary, not text: there is a zero byte",
+        "'binary.txt' is binary, not text: it has a zero byte",
     ),
     "a missing file to score": ("score tiny --file none.txt", "'none.txt' cannot be read: No such file"),
     "an empty file to score": ("score tiny --file empty.txt", "'empty.txt' is empty"),
@@ -29,19 +29,22 @@ BAD = {
     ),
     "a split that is too short": (
         "train tiny.yaml --name new data.path=longer.txt data.valid_fraction=0.03",
-        "split 'valid' of 'longer.txt' is a single token",
+        "split 'valid' of 'longer.txt' has fewer than two tokens",
     ),
     "width and heads": ("train tiny.yaml model.width=30 model.mixer.heads=4", "width 30 is not divisible by 4 heads"),
     "positions in training": ("train tiny.yaml data.segment=17", "the learned positions end at 16"),
     "positions in scoring": ("train tiny.yaml scoring.segment=17", "learned positions end at 16"),
-    "positions asked later": ("score tiny --segment 17", "a segment of 17 tokens, but the learned positions end at 16"),
+    "positions asked later": (
+        "score tiny --segment 17",
+        "a segment of 17 tokens is too long: the learned positions end at 16",
+    ),
     "an unknown recipe": ("train shakespear", "there is no recipe 'shakespear'; did you mean 'shakespeare-char-cpu'?"),
     "an unknown recipe file": ("train tiny.yml", "there is no recipe file tiny.yml; did you mean 'tiny.yaml'?"),
     "an unknown key": ("train tiny.yaml model.wdith=3", "model.wdith: unknown key; did you mean 'width'?"),
     "no key at all": ("train tiny.yaml alibi", "'alibi' is not a change; write key=value"),
     "an unknown device": (
         "train tiny.yaml training.device=gpu",
-        "there is no device 'gpu'; there are: auto, cpu, cuda",
+        "there is no device 'gpu'; use auto, cpu, cuda",
     ),
     "an unknown corpus": (
         "train tiny.yaml data.source=wikitext",
@@ -83,7 +86,7 @@ BAD = {
     "resuming a newer version's run": ("train tiny.yaml --name newer --resume", "use a newer Headway"),
     "no run": ("score photos", "photos is not a run folder: it has no run.json"),
     "a checkpoint that does not fit": (f"score {NOT_FITTING}", "the checkpoint's weights do not fit this recipe"),
-    "a broken checkpoint": ("score broken", "broken has no checkpoint that is whole"),
+    "a broken checkpoint": ("score broken", "broken has no intact checkpoint"),
     "letters outside the vocabulary": (
         "score tiny --text snow☃",
         "lacks '☃' (U+2603); the first is '☃' in line 1, column",

@@ -236,13 +236,13 @@ def test_runs_of_both_kinds_are_listed_together(headway, classifier):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("sample pets --prompt cats", "to write is asked of language models, and pets is a classifier"),
-        ("score pets --text cats", "is asked of language models"),
-        ("score pets --stride 2", "segments and strides are asked of language models"),
+        ("sample pets --prompt cats", "writing text is only possible with language models, but pets is a classifier"),
+        ("score pets --text cats", "scoring a text is only possible with language models"),
+        ("score pets --stride 2", "choosing segments and strides is only possible with language models"),
         ("export pets", "BERT's norms come after each sublayer"),
         (
             "classify tiny cats",
-            "classes are asked of classifiers, and tiny is a language-model; try headway score",
+            "classifying is only possible with classifiers, but tiny is a language-model; try headway score",
         ),
         ("classify pets ''", "the text is empty"),
         ("classify pets 'a b c d e f g h i'", "9 tokens, but the learned positions end at 8"),

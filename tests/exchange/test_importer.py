@@ -211,7 +211,7 @@ SPOILT = {
     config(vocab_size=301): r"wte\.weight is \[300, 12\], config\.json says \[301, 12\]",
     config(tie_word_embeddings=False): r"these weights are missing: lm_head\.weight",
     config(model_type="opt"): r"config\.json describes [\d,]+ parameters, but the weights have 7,584",
-    config(model_type="t5"): r"a 't5' model \(model_type of config\.json\) is no causal language model",
+    config(model_type="t5"): r"a 't5' model \(model_type of config\.json\) is not a causal language model",
     config(model_type="gpt_2"): r"'gpt_2' model \(model_type\), which transformers \S+ does not know; .* 'gpt2'\?",
     no_config: r"config\.json is missing: is this the folder of a model\?",
     list_for_a_config: r"config\.json: expected keys and values",
@@ -240,7 +240,7 @@ def test_a_folder_that_is_no_gpt2_is_refused_and_nothing_is_made(gpt2_folder, tm
         ("new", ["data.tokenizer.path=x"], "data.tokenizer.path is determined"),
         ("new", ["data.suorce=files"], "data.suorce: unknown key; did you mean 'source'"),
         ("new", ["training"], "'training' is not a change"),
-        ("there", [], "there exists, but is no run"),
+        ("there", [], "there exists but is not a run"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(gpt2_folder, tmp_path, name, changes, words):

@@ -98,10 +98,10 @@ def test_a_sentence_is_scored_token_by_token(run):
     ("asked", "message"),
     [
         ((["vlid"],), r"has no split 'vlid'; did you mean 'valid'\?"),
-        ((None, ReadingWindow(17)), "a segment of 17 tokens, but the learned positions end at 16"),
+        ((None, ReadingWindow(17)), "a segment of 17 tokens is too long: the learned positions end at 16"),
         ((None, ReadingWindow(8, 9)), "a stride of 9 would skip tokens between segments of 8"),
         ((None, ReadingWindow(stride=17)), "a stride of 17 would skip tokens between segments of 16"),
-        ((None, ReadingWindow(), "best"), "keeps no best checkpoint"),
+        ((None, ReadingWindow(), "best"), "has no best checkpoint"),
         ((None, ReadingWindow(), "99"), "has no checkpoint '99'"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_corpus_that_has_changed_is_noticed(workshop, tmp_path):
     text.write_text(TEXT, "utf-8")
     (run,) = train([tiny_recipe(text, "training.duration=1 step")], ["own"], tmp_path / "runs")
     text.write_text(TEXT.replace("fox", "f☃x"), "utf-8")
-    with pytest.raises(UserError, match="is not the text that own was trained on"):
+    with pytest.raises(UserError, match="has changed since own was trained on it"):
         score_splits_again(run)
 
 

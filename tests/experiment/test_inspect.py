@@ -112,7 +112,7 @@ def test_from_python(workshop):
         (["tiny", ""], "the sentence is empty: there is nothing to look at"),
         (["tiny", "The €"], "lacks '€' (U+20AC)"),
         (["tiny", "fox " * 5], "20 tokens, but the learned positions end at 16 (model.context)"),
-        (["tiny", SENTENCE, "--layer", "3"], "tiny has no attention in a layer 3; it has it in: 0"),
+        (["tiny", SENTENCE, "--layer", "3"], "tiny has no attention in layer 3; layers with attention: 0"),
         (["tiny", SENTENCE, "--head", "-1"], "tiny has no head -1 in layer 0: it has heads 0 to 1"),
         (["tiny", SENTENCE, "-o", "maps.jpg"], "maps.jpg: '.jpg' says nothing of the format"),
         (["tiny", SENTENCE, "-o", "nowhere/maps.png"], "nowhere/maps.png: there is no folder nowhere"),

@@ -192,5 +192,5 @@ def test_a_vocabulary_that_lacks_bytes_refuses_texts_that_need_them(gpt2_library
     made, notes = adopted(library, "theirs")
     assert "lacks 1 of the 256" in " ".join(notes)
     assert made.decode(made.encode("naïve").ids) == "naïve"
-    with pytest.raises(UserError, match=r"no bytes to write '\\x00' with, in line 2"):
+    with pytest.raises(UserError, match=r"lacks bytes of '\\x00', in line 2"):
         made.encode("a\nb\x00")

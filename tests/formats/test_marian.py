@@ -268,11 +268,11 @@ def test_it_cuts_as_sentencepiece_does(tmp_path):
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        (b"no such thing", "no SentencePiece file"),
-        (b"", "no pieces in it"),
-        (spm(SOURCE)[:-7], "no SentencePiece file"),
-        (spm(SOURCE, trainer=_field(3, 2)), r"of the kind BPE \(model_type\); only unigram is read"),
-        (spm([*SOURCE, ("<x>", 0, 4)]), "symbols of the user's own"),
+        (b"no such thing", "not a SentencePiece file"),
+        (b"", "contains no pieces"),
+        (spm(SOURCE)[:-7], "not a SentencePiece file"),
+        (spm(SOURCE, trainer=_field(3, 2)), r"of the kind BPE \(model_type\) is not supported, only unigram"),
+        (spm([*SOURCE, ("<x>", 0, 4)]), "user-defined symbols"),
         (spm(SOURCE, rules=_field(5, 0)), "escape_whitespaces"),
     ],
 )

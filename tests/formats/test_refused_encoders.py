@@ -69,7 +69,7 @@ def test_config_and_weights_that_contradict_each_other(encoder_folder):
 
 def test_a_tokenizer_for_more_tokens_than_there_are_vectors(encoder_folder):
     folder, _ = encoder_folder(vocab_size=8)
-    with pytest.raises(UserError, match="the model has vectors for only 8"):
+    with pytest.raises(UserError, match="the model has only 8 embeddings"):
         recipe(folder)
 
 

@@ -217,7 +217,7 @@ def test_no_gradient_goes_beyond_the_segment(attention, text):
 
 def test_replicas_are_followed_one_at_a_time(text):
     two = LanguageModelSpec(layers=1, width=8, context=16, mixer={"heads": 2}).build(11, (0, 1))  # pyright: ignore
-    with pytest.raises(UserError, match="these are 2 replicas"):
+    with pytest.raises(UserError, match="but this has 2 replicas"):
         flow(two, text)
 
 

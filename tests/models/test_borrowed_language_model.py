@@ -132,7 +132,7 @@ def test_it_scores_and_trains_on_as_any_run(causal_folder, tmp_path, workshop):
     ("change", "said"),
     [
         ({"model_type": "gpt-imaginary"}, "'gpt-imaginary' model"),
-        ({"model_type": "deberta-v2"}, "is no causal language model"),
+        ({"model_type": "deberta-v2"}, "is not a causal language model"),
         ({"num_hidden_layers": 100_000}, "100,000 layers"),
         ({"hidden_size": 4096, "intermediate_size": 4096}, "describes"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised .gptq"),

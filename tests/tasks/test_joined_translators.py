@@ -50,7 +50,9 @@ def test_what_they_write_as_one_is_scored_like_anything_else(home):
     scores = {score.name: score for score in found.scores}
     gains = {gain.name: gain for gain in found.gains}
     assert {"valid.loss", "valid.bleu", "valid.bleu_lowercased", "valid.chrf", "valid.exact_match"} < gains.keys()
-    assert scores["valid.bleu"].label.startswith("3 runs as one, the mean of their probabilities at every step: corpus")
+    assert scores["valid.bleu"].label.startswith(
+        "ensemble of 3 runs, mean of their probabilities at every step: corpus"
+    )
     assert "tok:13a" in scores["valid.bleu"].label
     stored = [{s.name: s.value for s in run.scores()} for run in runs(home, "a", "alone", "b")]
     for name, gain in gains.items():

@@ -10,7 +10,7 @@ import numpy as np
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.data.row_set import normalise, shortened
 from headway.audit.data.two_languages import TwoLanguages
-from headway.data.pairs.alignment import STRETCH, stretches_of, where_they_differ, where_they_slip
+from headway.data.pairs.alignment import STRETCH, find_mismatch, find_shift, stretches_of
 from headway.data.pairs.filters import NAMES_AND_NUMBERS, Filters
 from headway.data.pairs.sources import TextPair
 
@@ -189,13 +189,13 @@ def line_order(data: PairSet) -> Outcome:
     of one length for example, it is not asked.
     """
     for split, lines in (data.files or data.pairs).items():
-        if slipped := where_they_slip(lines):
+        if slipped := find_shift(lines):
             by = slipped.by or 0
             rows = f"{abs(by)} row{'s' if abs(by) > 1 else ''} {'later' if by > 0 else 'earlier'}"
             says = f"from about row {slipped.row:,} on, sources go with the target {rows}"
             return failed(slipped.gain, f"{split}: {says}: the files are shifted")
     for split, lines in (data.files or data.pairs).items():
-        if (strange := where_they_differ(lines)) is None:
+        if (strange := find_mismatch(lines)) is None:
             continue
         if strange.row > 1:
             says = f"{split}: from about row {strange.row:,} on, sources and targets do not belong together"

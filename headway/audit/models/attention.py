@@ -48,7 +48,7 @@ def attention_rows(probe: Probe) -> Outcome:
         return failed(worst_outside, f"{where} gives up to {worst_outside:.2g} to slots that may not be seen")
     if not worst_sum <= ROUNDING:
         return failed(worst_sum, f"rows of {where} sum to 1 only within {worst_sum:.2g}")
-    if not probe.recipe.model.starts_clueless:
+    if not probe.recipe.model.starts_random:
         return passed(worst_sum, f"rows of attention sum to 1 over what may be seen, within {worst_sum:.1g}")
     unspoilt = replace(probe, model=probe.start)
     for (_, name), weights in watched(unspoilt, ("weights",), rows.ids, rows.padding_mask).items():

@@ -121,7 +121,7 @@ def _as_one(probe: Probe, added: Collection[str]) -> Any:
         matrix, _, part = name.rpartition(".up")[0].partition(".adapter.")
         if part:
             up, down = trained[name], trained[name.removesuffix("up") + "down"]
-            makes = alone.get_submodule(matrix).makes
+            makes = alone.get_submodule(matrix).output_names
             rows = merged[f"{matrix}.weight"].chunk(len(makes), 1)[makes.index(part)]
             rows += scale * torch.einsum("rok, rki -> roi", up, down)
     return _without(alone, added)

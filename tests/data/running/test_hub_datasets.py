@@ -191,7 +191,7 @@ def test_what_cannot_be_read(hub: HubServer, files: dict[str, bytes], within: st
 
 def test_a_parquet_file_that_is_none(hub: HubServer):
     pytest.importorskip("pyarrow", reason="pyarrow, of the extra 'hub', is not installed")
-    assert "train.parquet is not a whole parquet file" in refusal(hub, {"train.parquet": b"PAR1 nonsense"})
+    assert "train.parquet is not a complete parquet file" in refusal(hub, {"train.parquet": b"PAR1 nonsense"})
 
 
 def test_parquet_without_its_library_is_refused_before_the_download(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
