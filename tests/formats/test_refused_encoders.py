@@ -135,7 +135,7 @@ def test_an_index_of_nonsense_names_no_files(encoder_folder):
 
 def test_layers_and_shapes_that_transformers_would_pass_over(encoder_folder, capfd):
     fewer = rewritten(encoder_folder("mpnet")[0], num_hidden_layers=1)
-    with pytest.raises(UserError, match=r"no place.*encoder\.layer\.1\."):
+    with pytest.raises(UserError, match=r"no such weights.*encoder\.layer\.1\."):
         started(recipe(fewer))
     wider = rewritten(encoder_folder("mpnet", name="wider")[0], intermediate_size=25)
     with pytest.raises(UserError, match=r"intermediate\.dense\.bias is \[24\], config.json says \[25\]"):
