@@ -9,7 +9,7 @@ import torch
 
 from headway.audit.populations.members import Member
 from headway.audit.probe import Probe
-from headway.audit.scores.scored import HeardAlone
+from headway.audit.scores.scored import OutputsAlone
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
 from headway.recipe.recipe import Recipe
@@ -36,18 +36,18 @@ class KeptMembers:
         """All members in one model, if there are several and all have trained, finite weights."""
         return self._everyone.model if len(self._usable) == len(self.runs) else None
 
-    def heard(self) -> list[HeardAlone | None]:
+    def heard(self) -> list[OutputsAlone | None]:
         """The outputs of each member alone, if there are several. One model is built and loaded with the weights of one
         member after the other, since building takes longer than evaluating. (A model with plugin layers is built every
         time, because such layers may have other state than weights.)"""
-        found: list[HeardAlone | None] = [None] * len(self.runs)
+        found: list[OutputsAlone | None] = [None] * len(self.runs)
         build = lambda place: self.task.build([self.runs[place].recipe.seed], device()).eval()  # noqa: E731
         lent = build(0) if self._usable and _is_built_in(self._everyone.model) else None
         for place in self._usable:
             model = build(place) if lent is None else lent
             load_weights(model, 0, self.checkpoints[place].weights)
             batch = self.task.sampler([self.runs[place].recipe.seed], device()).at(0)
-            found[place] = HeardAlone.of(model, batch, self.task)
+            found[place] = OutputsAlone.of(model, batch, self.task)
         return found
 
     @cached_property

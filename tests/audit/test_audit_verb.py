@@ -56,7 +56,7 @@ def test_as_json(audit, workshop):
 
 def test_an_audit_explains_itself(audit):
     code, out, _ = audit("--explain", "causality")
-    assert code == 0 and out.startswith("causality (model): No answer depends on a later token.")
+    assert code == 0 and out.startswith("causality (model): No output depends on a later token.")
     assert "millionth" in out
 
 

@@ -105,7 +105,7 @@ def test_what_should_stay_is_looked_at_in_each(workshop, tmp_path, monkeypatch):
     spoil(runs[SPOILT], decayed)
     found = [report.finding("moved") for report in audit_runs(runs, tasks.load(runs[0].recipe))]
     assert [finding.verdict for finding in found] == ["pass", "pass", "fail"]
-    assert "should stay" in found[SPOILT].sentence
+    assert "should be frozen" in found[SPOILT].sentence
 
 
 def too_large(weights, start):

@@ -158,7 +158,7 @@ def _weights_of_the_fourth_once(patch):
         (_start_of_the_fourth, "replica 5 begins with"),
         (_noise_of_the_fourth, "a first loss of"),
         (_memory_of_the_fourth, "at step 3; alone"),
-        (_weights_of_the_fourth_once, "leans towards that of seed 3"),
+        (_weights_of_the_fourth_once, "initial weights of seed 3"),
     ],
 )
 def test_the_last_of_five_that_runs_anothers_seed(fault, told, ground: Ground):

@@ -1,7 +1,7 @@
 """The parts of a model compared with their definitions: positions, norms, attention, recurrences.
 
-Audits of answers find what breaks a rule (looks ahead, minds padding). A piece that keeps all the rules and is another
-than its name says (scores without a scale, a slope with the wrong sign) is found by comparing it with the formula.
+Audits of outputs find what breaks a rule (looks ahead, reads padding). A part that breaks no rule but is not what its
+name says (attention without its scale, a slope with the wrong sign) is found by comparing it with the formula.
 """
 
 import math
@@ -21,50 +21,52 @@ from headway.nn.positions import Positions
 from headway.nn.recurrence import Cells, Direction, Recurrence
 from headway.nn.replicated import LayerNorm, RMSNorm
 
-TOO_LOUD = 4000
-"""Scores of a model that has blown up: from here on float32 rounds them by more than a thousandth, and the weights with
-them, so that nothing can be told."""
+LARGEST_SCORE = 4000
+"""Scores of a model that has blown up: above this, float32 rounds them and the attention weights by more than a
+thousandth, so that they cannot be compared."""
 
 
-LOUD = 10
-"""Times as large as the vectors that layers usually read: gates are open or shut, and what was kept once is kept."""
-TOO_LARGE = 1e30
-"""A state that blows up, as that of a ReLU may: float32 ends before the row does."""
+SATURATING = 10
+"""Factor on the usual size of a layer's input that saturates the gates, so that a state once stored is kept."""
+LARGEST_STATE = 1e30
+"""A state that blows up, as with ReLU: float32 overflows before the row ends."""
 
 
 class _Compared(NamedTuple):
     what: str
     off: float
-    """Of the spread of what the definition gives."""
+    """In standard deviations of what the definition gives."""
 
 
 @audit("model", rests_on=("finite", "determinism"))
 def definition(probe: Probe) -> Outcome:
-    """The pieces are what their names say: positions, norms, attention and recurrences give what their formulas give.
+    """Positions, norms, attention and recurrences compute what their formulas say.
 
-    `audit/models/definitions.py` has the formulas of the papers, in float64 and sharing nothing with the model. Beside
-    them are put: what the positions add, turn and bias, at every position of a sentence as long as those of training;
-    what each norm makes of random vectors; the queries, keys and values of each head, as the projection's rows give
-    them; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen (v·tanh(q + k) if additive); and what the
-    kernel makes of them, in evaluation and, where no weights are dropped, in training. Of a recurrence: its hidden
-    state at every token of random rows and the state after the last, in each direction, with padding (our own kernel)
-    and without (with one replica, the library's), and in a row of the length of training whose vectors are so large
-    that gates stay open or shut; and where the forget gates of an LSTM start. A thousandth of the spread is allowed for
-    rounding. Of a scheme or a mixer that has no definition there, nothing is said, nor of weights that have blown up so
-    far that rounding decides them. When it fails, the model is another than its recipe says: compare the formula with
-    the code of the piece that is named.
+    `audit/models/definitions.py` has the formulas of the papers, in float64 and sharing no code with the model. With
+    them are compared: what positions add to embeddings, how they rotate, and their bias, at every position of a
+    sentence as long as those of training; the output of each norm for random vectors; the queries, keys and values of
+    each head, from the output of the projection; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen
+    (v·tanh(q + k) if additive); and the output of the kernel, in evaluation and, where no weights are dropped, in
+    training. Of a recurrence: its hidden state at every token of random rows and the last state, in each direction,
+    with padding (our own kernel) and without (with one replica, the library's), and in a row of the training length
+    whose vectors are so large that gates saturate; and the initial bias of an LSTM's forget gate. A thousandth of the
+    standard deviation is allowed for rounding. A scheme or mixer without a definition is skipped, and so are weights
+    that have blown up so far that rounding dominates. If it fails, the model is not what its recipe says: compare the
+    formula with the code of the part that is named.
     """
     found = [*_positions(probe), *_norms(probe), *_attention(probe), *_recurrences(probe)]
     if not found:
-        raise DoesNotApply("no definition is known of what this model is made of")
+        raise DoesNotApply("no part of this model has a definition to compare it with")
     wrong = [one for one in found if not one.off <= TINY]
     if wrong:
         what = ", ".join(dict.fromkeys(one.what for one in wrong[:3]))
-        return failed(wrong[0].off, f"not by its definition: {what} (off by {wrong[0].off:.2g} of the spread)")
+        return failed(
+            wrong[0].off, f"differs from its definition: {what} (off by {wrong[0].off:.2g} standard deviations)"
+        )
     worst = max(one.off for one in found)
     kind = probe.recipe.model.positions.kind
-    unknown = "" if kind in definitions.SCHEMES else f"; of '{kind}' positions no definition is known"
-    return passed(worst, f"{len(found)} pieces are what their definitions say, within {worst:.1g}{unknown}")
+    unknown = "" if kind in definitions.SCHEMES else f"; there is no definition of '{kind}' positions"
+    return passed(worst, f"{len(found)} parts agree with their definitions, within {worst:.1g}{unknown}")
 
 
 def _positions(probe: Probe) -> Iterator[_Compared]:
@@ -86,7 +88,7 @@ def _positions(probe: Probe) -> Iterator[_Compared]:
         x = _random(probe, 1, 1, count, T, width // count)
         expected = x.double() if defined.rotate is None else defined.rotate(spec, x)
         off = difference(scheme.rotate(x, at).double(), expected)
-        yield _Compared(f"how {spec.kind} positions turn queries and keys", off)
+        yield _Compared(f"how {spec.kind} positions rotate queries and keys", off)
         yield _Compared(f"the bias of {spec.kind} positions", _bias_off(probe, scheme, defined, parameters, count, T))
 
 
@@ -173,23 +175,23 @@ def _one_layer(
     )
     may_see = may_see_in(probe, layer, everything)[:, :, None]
     compare = definitions.SIMILARITIES.get(layer.spec.similarity.kind)
-    if compare is None or _loudest(seen["queries"], seen["keys"]) > TOO_LOUD:
+    if compare is None or _score_bound(seen["queries"], seen["keys"]) > LARGEST_SCORE:
         return
     weights = definitions.attention_weights(compare(learnt(layer), seen["queries"], seen["keys"]) + bias, may_see)
-    yield _Compared(f"the weights of {name}", difference(seen["weights"].double(), weights))
+    yield _Compared(f"the attention weights of {name}", difference(seen["weights"].double(), weights))
     if not (layer.training and layer.drop.active):
         off = difference(seen["mixed"].double(), weights @ seen["values"].double())
-        yield _Compared(f"what the kernel {layer.backend.name} gives in {name}", off)
+        yield _Compared(f"the output of the kernel {layer.backend.name} in {name}", off)
 
 
 def learnt(layer: Attention) -> definitions.Parameters:
-    """What queries and keys are compared by, of one replica."""
+    """The parameters of the similarity of queries and keys, of one replica."""
     similarity = layer.similarity
     return {key: p[0] for key, p in similarity.named_parameters()} if isinstance(similarity, nn.Module) else {}
 
 
-def _loudest(queries: Tensor, keys: Tensor) -> float:
-    """The largest score that these could have."""
+def _score_bound(queries: Tensor, keys: Tensor) -> float:
+    """An upper bound on the scores."""
     lengths = (one.double().norm(dim=-1).max().item() for one in (queries, keys))
     return math.prod(lengths) / math.sqrt(queries.shape[-1])
 
@@ -215,7 +217,7 @@ def _recurrences(probe: Probe) -> Iterator[_Compared]:
         for way, direction in _directions(module):
             if (bias := direction.input.bias) is not None:
                 off = (bias[0].view(4, -1)[1].double().cpu() - module.spec.forget_bias).abs().max().item()
-                yield _Compared(f"where the forget gate of {name}.{way} starts", off)
+                yield _Compared(f"the initial forget bias of {name}.{way}", off)
 
 
 def _directions(layer: Recurrence) -> list[tuple[str, Any]]:
@@ -226,13 +228,13 @@ def _directions(layer: Recurrence) -> list[tuple[str, Any]]:
 def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direction) -> Iterator[_Compared]:
     parameters = {key: p[0] for key, p in direction.named_parameters()}
     if isinstance(direction, Cells):
-        parameters["recurrent"] = direction.drop(direction.recurrent)[0]  # of this step, in training
-    width, T = probe.recipe.model.width, min(probe.length, 13)  # no power of two, as scans like it
+        parameters["recurrent"] = direction.drop(direction.recurrent)[0]  # as dropped at this step, in training
+    width, T = probe.recipe.model.width, min(probe.length, 13)  # not a power of two, which scans handle best
     x, first = _random(probe, 1, 3, T, width), _random(probe, len(direction.parts), 1, 3, layer.units).abs()
     slots = torch.arange(T, device=probe.device)
     begins, ends = (torch.tensor(at, device=probe.device)[:, None] for at in ((0, T // 4, 1), (T, T, 3 * T // 4)))
-    padded, long = ((slots >= begins) & (slots < ends))[None], LOUD * _random(probe, 1, 1, probe.length, width)
-    long[:, :, probe.length // 4 :] = long[:, :, -1:]  # from then on, what a gate keeps it keeps to the end
+    padded, long = ((slots >= begins) & (slots < ends))[None], SATURATING * _random(probe, 1, 1, probe.length, width)
+    long[:, :, probe.length // 4 :] = long[:, :, -1:]  # constant from here on, so saturated gates stay as they are
     given = (
         ("", x, first, None),
         (" around padding", x, first, padded),
@@ -241,10 +243,10 @@ def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direct
     for what, rows, start, real in given:
         hidden, last = direction(rows, start, real)
         for row in range(rows.shape[1]):
-            told = None if real is None else real[0, row]
-            of_row = definitions.recurrence(layer.spec, parameters, rows[0, row], tuple(start[:, 0, row]), told)
+            row_mask = None if real is None else real[0, row]
+            of_row = definitions.recurrence(layer.spec, parameters, rows[0, row], tuple(start[:, 0, row]), row_mask)
             expected, after = of_row
-            if not max(part.abs().max() for part in (expected, *after)) <= TOO_LARGE:
+            if not max(part.abs().max() for part in (expected, *after)) <= LARGEST_STATE:
                 continue
             yield _Compared(f"the states of the {name}{what}", _off_state(hidden[0, row], expected))
             off = max(_off_state(part[0, row], right) for part, right in zip(last, after, strict=True))
@@ -252,7 +254,7 @@ def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direct
 
 
 def _off_state(found: Tensor, expected: Tensor) -> float:
-    """Beside its largest number: a state that is kept does not vary from token to token."""
+    """The difference relative to the largest value, because a state that is kept has no spread over tokens."""
     return (found.double() - expected).abs().max().item() / max(expected.abs().max().item(), 1e-30)
 
 

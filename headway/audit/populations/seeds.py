@@ -1,6 +1,6 @@
-"""An audit of seeds: does each member of a population run its own, from its start to what was kept of it?
+"""An audit of seeds: does each replica of a population run its own seed, from its initial weights to its checkpoint?
 
-It is asked of every member: one that runs another's seed makes an interval too narrow, whichever it is.
+It checks every replica, because one that runs another's seed makes confidence intervals too narrow, whichever it is.
 """
 
 import math
@@ -22,25 +22,25 @@ from headway.training.setting import Setting
 from headway.training.update import Update
 
 TAKEN_AGAIN = 3
-"""Steps of a training that are taken again."""
-LEANS = 0.1
-"""Cosine of what is left of a start, and of the start of another seed: by chance it is a hundredth."""
+"""Number of training steps that are repeated."""
+MAX_COSINE = 0.1
+"""Maximum cosine between a checkpoint and the initial weights of another seed; by chance it is about a hundredth."""
 
 
 @audit("population")
 def seeds_apart(members: SideBySide) -> Outcome:
-    """Each replica runs its own seed: starting weights, data and noise are those of that seed, and differ.
+    """Each replica runs its own seed: its initial weights, data and dropout are those of that seed, and differ.
 
-    Side by side and alone, a seed must give the same starting weights and the same batches (of the first two steps and
-    of the first in the second pass), to the bit; other seeds must give other weights, and other batches where batches
-    are drawn at all. And the runs themselves are looked at, each of them: the loss of the first step that was written
-    down must be what this seed has at its first step (within a thousandth; 2 % where training computed in bf16), and no
-    two seeds may have written down the same losses. Of the first, the one in the middle and the last, the next two
-    steps are taken again, alone, with the rate and the optimizer of their recipe: their losses may be off by a
-    thousandth (where training computed in float32, at rates up to 0.03). What was kept, at last, must not lean towards
-    the start of another seed: a cosine of 0.1 that is more than half of that with its own. When it fails, several seeds
-    are one run several times, in part or as a whole, and every interval over them is a fiction: look for a list of
-    seeds, rates or checkpoints that is off by one, and for what is copied from member to member.
+    In the population and alone, a seed must give the same initial weights and the same batches (of the first two steps
+    and of the first in the second epoch), bit for bit; other seeds must give other weights, and other batches where
+    batches are random at all. The runs are checked, too: the recorded loss of the first step must be what this seed has
+    at its first step (within a thousandth; 2 % if training computed in bf16), and no two seeds may have recorded the
+    same losses. For the first, the middle and the last replica, the next two steps are repeated alone, with the
+    learning rate and optimizer of their recipe: their losses may be off by a thousandth (if training computed in
+    float32, at rates up to 0.03). Finally, the checkpoint must not be correlated with the initial weights of another
+    seed: a cosine above 0.1 that is more than half of that with its own is a failure. If it fails, several seeds are
+    one run several times, in part or as a whole, and no interval over them is valid: look for a list of seeds, rates or
+    checkpoints that is off by one, and for anything that is copied between replicas.
     """
     fresh, sampler = members.model(members.all, trained=False), members.sampler
     begins = in_a_row(fresh.parameters())
@@ -54,15 +54,15 @@ def seeds_apart(members: SideBySide) -> Outcome:
             return failed(None, f"replica {r + 1} begins with a {name} that is not that of its seed {seed}")
         for step, read in zip(steps, batches, strict=True):
             if not torch.equal(read[r], own.at(step).inputs[0]):
-                return failed(None, f"replica {r + 1} reads what its seed {seed} does not read, at step {step + 1:,}")
-        if members.recipes[r].training.tuning.keeps_features:  # below which nothing is dropped
+                return failed(None, f"replica {r + 1} does not read the batch of its seed {seed} at step {step + 1:,}")
+        if members.recipes[r].training.tuning.keeps_features:  # features of the frozen part, which has no dropout
             own = members.task.with_features(alone, own, nullcontext)
         problem = _first_loss(members, r, alone, own.at(0))
         if problem is None and r in _first_middle_last(members):
             problem = _next_losses(members, r, alone, own)
         if problem is not None:
             return failed(None, problem)
-    if (problem := _alike(members, begins, batches[0]) or _leaning(members, fresh)) is not None:
+    if (problem := _alike(members, begins, batches[0]) or _wrong_start(members, fresh)) is not None:
         return failed(None, problem)
     return passed(None, "weights, data and the first loss of each replica are those of its seed")
 
@@ -71,7 +71,7 @@ def seeds_apart(members: SideBySide) -> Outcome:
 
 
 def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> str | None:
-    """What is wrong with the first loss that the run has written down."""
+    """What is wrong with the first loss that the run recorded; None if nothing."""
     run, recipe, lines = members.runs[r], members.recipes[r], _losses(members, r, 1)
     if run is None or not lines:
         return None
@@ -88,12 +88,12 @@ def _first_loss(members: SideBySide, r: int, model: Trainable, batch: Any) -> st
     then, now = lines[0], sum(map(mul, losses, counts)) / sum(counts)
     if _is_near(then, now, AGAIN if in_float32(run) else ROUNDED):
         return None
-    return f"{run.name} wrote down a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"
+    return f"{run.name} recorded a first loss of {then:.5g}; its seed {recipe.seed} begins with {now:.5g}"
 
 
 def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any) -> str | None:
-    """What is wrong with those after it: here they hang on the rate, the optimizer and what it remembers. The model is
-    moved."""
+    """What is wrong with the losses after it, which depend on the learning rate, the optimizer and its state; None if
+    nothing. This changes the model."""
     run, recipe, lines = members.runs[r], members.recipes[r], _losses(members, r, TAKEN_AGAIN)
     spec = recipe.training
     if run is None or len(lines) < 2 or not in_float32(run) or spec.optimizer.learning_rate > USUAL_RATE:
@@ -108,14 +108,14 @@ def _next_losses(members: SideBySide, r: int, model: Trainable, sampler: Any) ->
         now = float(update(step, schedule.factor(spec.schedule, step, warmup, total))[0])
         if not _is_near(then, now, AGAIN):
             return (
-                f"{run.name} wrote down a loss of {then:.5g} at step {step + 1}; alone, with its own rate and "
-                f"optimizer, it is {now:.5g} there"
+                f"{run.name} recorded a loss of {then:.5g} at step {step + 1}; alone, with its own rate and "
+                f"optimizer, it is {now:.5g}"
             )
     return None
 
 
 def _losses(members: SideBySide, r: int, steps: int) -> list[float]:
-    """Of its first steps, as far as they were written down."""
+    """The losses of its first steps, as far as they were recorded."""
     run = members.runs[r]
     lines = [line for line in run.metrics() if "loss" in line][:steps] if run is not None else []
     return [line["loss"] for step, line in enumerate(lines, 1) if line["step"] == step]
@@ -133,10 +133,10 @@ def _first_middle_last(members: SideBySide) -> set[int]:
 
 
 def _alike(members: SideBySide, begins: Tensor, read: Tensor) -> str | None:
-    """Of replicas of different seeds: their starts, what they read first, and what they wrote down."""
+    """A sentence if replicas of different seeds have the same initial weights, first batch or losses."""
     drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
     curves = [[line["loss"] for line in run.metrics() if "loss" in line] if run else [] for run in members.runs]
-    sums = begins.sum(1, dtype=torch.float64).tolist()  # to look closely at those alone that may be the same
+    sums = begins.sum(1, dtype=torch.float64).tolist()  # so that only candidates are compared in full
     for a, b in combinations(members.all, 2):
         if members.seeds[a] == members.seeds[b]:
             continue
@@ -146,20 +146,20 @@ def _alike(members: SideBySide, begins: Tensor, read: Tensor) -> str | None:
         if drawn and torch.equal(read[a], read[b]):
             return f"{both} the same data"
         if curves[a] and curves[a] == curves[b]:
-            return f"{both} written down the same {len(curves[a]):,} losses"
+            return f"{both} recorded the same {len(curves[a]):,} losses"
     return None
 
 
-class _Leaning(NamedTuple):
-    """Of what each kept [R], towards each start [S]: both without what all of them have in common."""
+class _Correlations(NamedTuple):
+    """Of each checkpoint [R] with each seed's initial weights [S], both without the mean over replicas."""
 
     cosines: Tensor
     by_chance: Tensor
-    """Their standard deviation, were the starts drawn anew."""
+    """Their standard deviation for random initial weights."""
 
 
-def _leaning(members: SideBySide, fresh: Trainable) -> str | None:
-    """Whose weights did not come from their own start. (After a long training nothing is left of any start.)"""
+def _wrong_start(members: SideBySide, fresh: Trainable) -> str | None:
+    """A sentence if a checkpoint did not come from its own initial weights. (Long training leaves no trace.)"""
     there = [r for r, weights in enumerate(members.weights) if weights is not None and _is_whole(weights)]
     starts = {members.seeds[r]: r for r in reversed(there)}
     if len(starts) < 2:
@@ -171,24 +171,24 @@ def _leaning(members: SideBySide, fresh: Trainable) -> str | None:
         most = found.cosines[row].clone()
         most[own] = -math.inf
         other = int(most.argmax())
-        leans, limit = float(most[other]), max(LEANS, 8 * float(found.by_chance[row, other]))
-        if leans > max(limit, 0.5 * float(found.cosines[row, own])):
+        cosine, limit = float(most[other]), max(MAX_COSINE, 8 * float(found.by_chance[row, other]))
+        if cosine > max(limit, 0.5 * float(found.cosines[row, own])):
             return (
-                f"what replica {r + 1} kept did not come from the start of its seed {members.seeds[r]} alone: it leans "
-                f"towards that of seed {seeds[other]} (a cosine of {leans:.2f})"
+                f"the checkpoint of replica {r + 1} did not come from its seed {members.seeds[r]} alone: it is "
+                f"correlated with the initial weights of seed {seeds[other]} (a cosine of {cosine:.2f})"
             )
     return None
 
 
-def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], starts: Sequence[int]) -> _Leaning:
-    """Parameter by parameter: all of them at once would fill the memory a few times over."""
+def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], starts: Sequence[int]) -> _Correlations:
+    """Computed parameter by parameter, because all at once would need several times the memory."""
     R, S = len(kept), len(starts)
     inner, chance = torch.zeros(R, S, dtype=torch.float64), torch.zeros(R, S, dtype=torch.float64)
     lengths = torch.zeros(R, 1, dtype=torch.float64), torch.zeros(1, S, dtype=torch.float64)
     for name, p in begins.items():
         start = p.detach()[list(starts)].reshape(S, -1).double().cpu()
         start = start - start.mean(0)
-        if not start.any():  # ones, zeros, or what was lent to all of them
+        if not start.any():  # ones, zeros, or imported weights that all share
             continue
         end = torch.stack([own[name] for own in kept]).reshape(R, -1).double().cpu()
         end = torch.where(start.any(0), end - end.mean(0), 0.0)
@@ -197,7 +197,7 @@ def _towards(kept: Sequence[dict[str, Tensor]], begins: dict[str, Tensor], start
         lengths[0].add_(end.square().sum(1, keepdim=True))
         lengths[1].add_(start.square().sum(1)[None])
     both = (lengths[0] * lengths[1]).sqrt().clamp(min=1e-30)
-    return _Leaning(inner / both, chance.sqrt() / both)
+    return _Correlations(inner / both, chance.sqrt() / both)
 
 
 def _is_whole(weights: dict[str, Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""Faults in how a recurrence is computed: its cells, scans, gradients, and replicas side by side."""
+"""Faults of recurrences: of their cells, scans and gradients, alone and in a population."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _bed = Bed("recurrence")
 
 
 def _cell(patch: Patch, cell: type[scan.Cell], change: Any) -> None:
-    """Of what a step is given and of the product, in our own way to compute it."""
+    """Change the inputs of our own implementation of a cell."""
     honest = cell.forward
 
     def forward(self: Any, given: Any, product: Any, *rest: Any) -> None:
@@ -102,7 +102,7 @@ def scan_that_remembers_sixteen_steps(patch):
 
 @_bed.plant("definition", MINGRU)
 def scan_by_a_product_that_is_divided_by(patch):
-    """Nothing is wrong with it as long as gates are half open, and rows short."""
+    """It works as long as gates are half open and rows are short."""
 
     def by_division(keep, add, first):
         through = keep.clamp(min=1e-6).log().cumsum(2).exp()
@@ -118,7 +118,7 @@ def recurrent_matrix_without_a_gradient(patch):
 
 @_bed.plant("gradient", STEPS)
 def state_cut_off_from_its_past_halfway(patch):
-    """As a `detach` too many does: answers and losses are right, and less is learnt of the past."""
+    """As with one `detach` too many: outputs and losses are right, but less is learnt about the past."""
     honest = Cells.forward
 
     def forward(self, x, first, real):
@@ -134,7 +134,7 @@ def state_cut_off_from_its_past_halfway(patch):
 
 @_bed.plant("gradient", STEPS, rows_of(32))
 def state_cut_off_from_its_past_behind_28_tokens(patch):
-    """Few tokens are longer than that from the beginning of their row: most of the gradient is as it should be."""
+    """Few tokens are that far from the beginning of their row, so most of the gradient is right."""
     honest = Cells.forward
 
     def forward(self, x, first, real):
