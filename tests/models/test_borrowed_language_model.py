@@ -138,7 +138,7 @@ def test_it_scores_and_trains_on_as_any_run(causal_folder, tmp_path, workshop):
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised .gptq"),
         ({"intermediate_size": 25}, "do not fit config.json"),
         ({"num_hidden_layers": 3}, "weights are missing"),
-        ({"num_hidden_layers": 1}, "have no place"),
+        ({"num_hidden_layers": 1}, "do not belong to the model"),
         ({"num_attention_heads": 3}, "config.json"),
         ({"hidden_act": "no-such"}, "transformers cannot build"),
         ({"vocab_size": "many"}, "vocab_size"),
