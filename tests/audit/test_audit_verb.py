@@ -64,7 +64,7 @@ def test_mistakes_are_told_in_words(audit):
     assert audit()[0::2] == (2, "headway: give a run or a recipe to audit, or --explain AUDIT\n")
     assert "did you mean 'causality'?" in audit("--explain", "causalty")[2]
     assert "'tinny' is neither a run nor a recipe; did you mean 'tiny'?" in audit("tinny")[2]
-    assert "neither a run nor a recipe 'dem'; did you mean 'demo'?" in audit("dem")[2]
+    assert "'dem' is neither a run nor a recipe; did you mean 'demo'?" in audit("dem")[2]
     assert "tiny is a run, so seed=3 can no longer be changed" in audit("tiny", "seed=3")[2]
 
 
