@@ -43,7 +43,7 @@ def test_a_run_is_audited_and_the_report_kept(audit, runs):
 def test_a_recipe_is_audited_before_it_is_trained(audit, workshop):
     code, out, _ = audit(str(workshop.recipe), "model.mixer.fusion=reweight", "--strict")
     assert code == 1
-    assert "sees the future" in out and "not run: this model keeps no cache" in out
+    assert "sees the future" in out and "not run: this model has no cache" in out
 
 
 def test_as_json(audit, workshop):
