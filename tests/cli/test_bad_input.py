@@ -77,7 +77,7 @@ BAD = {
     "one of many runs that exists": ("train tiny.yaml --vary seed=8..9", "runs/tiny-seed-9 exists: continue it with"),
     "a run of another recipe": (
         "train tiny.yaml seed=3 --name tiny --resume",
-        "made by another recipe: seed was 0 and is 3; use --name",
+        "made with a different recipe: seed was 0 and is 3; use --name",
     ),
     "nothing to resume": ("train tiny.yaml --name new --resume", "there is nothing to resume: runs/new does not exist"),
     "a name that is a path": ("train tiny.yaml --name a/b", "'a/b' cannot be the name of a run"),
@@ -98,7 +98,7 @@ BAD = {
     ),
     "an empty prompt": ("sample tiny --prompt=", "the prompt is empty"),
     "an empty text": ("score tiny --text=", "the text is empty"),
-    "two things to score": ("score tiny --text a --file tiny.txt", "are three different things to score: give one"),
+    "two things to score": ("score tiny --text a --file tiny.txt", "give only one of --split, --file and --text"),
     "a temperature below zero": ("sample tiny --temperature -1", "Invalid value for '--temperature'"),
     "no HEADWAY_DATA": (
         "train shakespeare-char-cpu",
@@ -112,13 +112,13 @@ BAD = {
     ),
     "an export to an unknown format": (
         "export tiny --to gpt-2",
-        "no format 'gpt-2' to export to; did you mean 'gpt2'?",
+        "unknown export format 'gpt-2'; did you mean 'gpt2'?",
     ),
-    "an export that is there": ("export tiny -o photos", "photos exists: remove it, or name another folder with -o"),
-    "an export without a GPT-2 form": ("export rotary", "model.positions: GPT-2 learns a vector per position"),
-    "an import of nothing": ("import none", "there is no folder 'none'; expected one with config.json"),
+    "an export that is there": ("export tiny -o photos", "photos exists: remove it, or choose another folder with -o"),
+    "an export without a GPT-2 form": ("export rotary", "model.positions: GPT-2 learns an embedding per position"),
+    "an import of nothing": ("import none", "there is no folder 'none'; expected a folder with config.json"),
     "an import of no model": ("import photos", "photos/config.json is missing: is this the folder of a model?"),
-    "an import of pickle": ("import pickled", "pickle (pytorch_model.bin), which is not read"),
+    "an import of pickle": ("import pickled", "pickle (pytorch_model.bin), which Headway does not read"),
     "an import as a run that exists": ("import pickled --name tiny", "runs/tiny exists"),
     "runs inside a file": ("train tiny.yaml --runs tiny.txt", "cannot make the run folder tiny.txt/tiny"),
 }
@@ -196,7 +196,7 @@ def test_a_disk_that_cannot_be_written_is_said_in_words(headway, home, monkeypat
     monkeypatch.setattr("headway.run.folder.Run.save_checkpoint", fail)
     answer = headway("train", "tiny.yaml", "--name", "full")
     assert answer.code == 2
-    assert answer.err.endswith(f"headway: {os.strerror(number)} (there); what was saved before is whole\n")
+    assert answer.err.endswith(f"headway: {os.strerror(number)} (there); everything saved before is intact\n")
 
 
 def test_our_own_mistakes_are_not_hidden(headway, monkeypatch):

@@ -79,8 +79,8 @@ def test_what_cannot_be_averaged_is_refused(home, workshop, tmp_path):
         with pytest.raises(UserError, match=match):
             score_together(runs(home, *names))
 
-    refused("a", match="of two runs or more")
-    refused("a", "a", match="a is named twice")
+    refused("a", match="at least two runs")
+    refused("a", "a", match="a is given twice")
     refused("a", "words", match="a and words were trained on different data.*: data.tokenizer.kind is char and word$")
     shutil.copytree(home / "words", home / "claims")  # the same text, it says
     facts = json.loads((home / "claims" / "run.json").read_text())
@@ -112,12 +112,12 @@ def test_classifiers_vote_by_the_mean_of_their_chances(tmp_path):
 
 def test_the_verb(home, command_line):
     answer = command_line("score", "a", "b", "--ensemble", "--runs", str(home))
-    assert answer.code == 0 and "gains over the mean run" in answer.out and "ensemble of 2 runs" in answer.out
+    assert answer.code == 0 and "gain over the mean" in answer.out and "ensemble of 2 runs" in answer.out
     told = json.loads(command_line("score", "a", "b", "--ensemble", "--runs", str(home), "--json").out)
     assert told.keys() == {"scores", "members", "gains"} and len(told["members"]) == 2
     assert told["gains"]["valid.loss"]["gain"] > 0
     for words, said in {
-        ("a", "b"): "with --ensemble they are scored as one",
+        ("a", "b"): "add --ensemble to average them",
         ("a", "b", "--ensemble", "--text", "x"): "not on a file or a text",
         ("a", "words", "--ensemble"): "different data",
     }.items():

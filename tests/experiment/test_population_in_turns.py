@@ -76,7 +76,7 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
     said = Told()
     made = train_in_turns(recipes, names, tmp_path / "halved", listeners=[said])
     assert [run.name for run in made] == names and {str(run.status) for run in made} == {"finished"}
-    words = "the memory was full: going on with {} at a time, from what was saved"
+    words = "out of memory: continuing with {} replicas at a time, from the last checkpoints"
     assert said.warned == [words.format(3), words.format(2)]
     assert sizes.count(2) == 2 * (12 - 4) and sizes.count(1) == 12 - 4  # from step 4, and not from the beginning
     for one, other in zip(whole, made, strict=True):

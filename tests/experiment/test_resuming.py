@@ -101,7 +101,7 @@ def test_resuming_a_finished_run_changes_nothing(base: Recipe):
 
 def test_a_run_of_another_recipe_is_not_resumed(base: Recipe):
     train([base], ["run"])
-    with pytest.raises(UserError, match=r"made by another recipe: .*model.dropout.*--name"):
+    with pytest.raises(UserError, match=r"made with a different recipe: .*model.dropout.*--name"):
         train([base.with_changes(["model.dropout=0.4"])], ["run"], resume=True)
     with pytest.raises(UserError, match=r"nothing to resume: .*other does not exist"):
         train([base], ["other"], resume=True)

@@ -156,7 +156,7 @@ def test_vocabularies_that_cannot_be_ours_are_refused(gpt2_library, tmp_path, sp
 
 def test_a_missing_broken_or_too_large_tokenizer_is_refused(gpt2_library, tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(UserError, match=r"is missing: without it text is no ids; transformers writes one with Auto"):
+    with pytest.raises(UserError, match=r"is missing, but needed to tokenize text; transformers writes one with Auto"):
         read_tokenizer(path, 300)
     path.write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json cannot be read"):

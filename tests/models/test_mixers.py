@@ -255,7 +255,7 @@ def test_a_mixer_of_ones_own_is_named_in_recipes(known):
 def test_a_mixer_that_there_is_not_is_named_where_it_was_written():
     with pytest.raises(UserError) as caught:
         from_tree({"model": {"mixer": {"kind": "rnnn"}}}, "mine.yaml")
-    assert "model.mixer: there is no 'rnnn' here" in str(caught.value)
+    assert "model.mixer: unknown kind 'rnnn'" in str(caught.value)
 
 
 STATES = {

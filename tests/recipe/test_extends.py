@@ -106,7 +106,7 @@ def test_what_lies_in_a_run_s_folder_asks_for_no_code_by_extending(files, tmp_pa
     (tmp_path / "other/evil.py").write_text("raise SystemExit('it was run')")
     (tmp_path / "other/base.yaml").write_text("plugins: [evil.py]")
     here = files(recipe="extends: other/base.yaml")
-    with pytest.raises(UserError, match="not run unasked"):
+    with pytest.raises(UserError, match="only runs with your permission"):
         load(str(here / "recipe.yaml"))
 
 

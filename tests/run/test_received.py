@@ -59,7 +59,7 @@ def test_a_linked_run_is_read_and_not_written(received: Path, command_line):
     Path("runs/link").symlink_to("theirs")
     before = snapshot(received)
     answer = command_line("score", "link")
-    assert answer.code == 0 and "runs/link is a link, and nothing is written through links" in answer.err
+    assert answer.code == 0 and "runs/link is a link, and Headway does not write through links" in answer.err
     assert snapshot(received) == before
 
 

@@ -56,7 +56,7 @@ def test_shares_stay_between_nothing_and_all_and_no_logarithm_of_nothing_is_take
 
 
 def test_one_name_is_one_metric():
-    with pytest.raises(UserError, match="two of one name"):
+    with pytest.raises(UserError, match="name clash"):
         register(Metric("loss", "tears", lower_is_better=True), __name__)
     assert METRICS["loss"] is LOSS
 

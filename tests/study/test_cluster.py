@@ -98,7 +98,7 @@ def test_warnings_come_back_with_the_runs(workshop, monkeypatch):
     monkeypatch.setattr(population, "train", filled)
     orders = [order_for(run) for run in runs]
     first, second = train_there(orders)
-    assert first["warnings"] == ["the memory was full: going on with 1 at a time, from what was saved"]
+    assert first["warnings"] == ["out of memory: continuing with 1 replicas at a time, from the last checkpoints"]
     assert "folder" in first and "folder" in second
 
 

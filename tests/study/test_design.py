@@ -163,7 +163,7 @@ WRONG = {
     "arms: {a: []}\nquestions: [{kind: better, arm: aa, than: a}]": "there is no arm 'aa'; did you mean 'a'?",
     "arms: {a: []}\nquestions: [{kind: best, on: valid.perplexty}]": "did you mean 'valid.perplexity'?",
     "arms: {a: []}\nquestions: [{kind: depends, effect: x, on_factor: y}]": "there is no factor 'x'",
-    "arms: {a: []}\nquestions: [{kind: bst}]": "there is no 'bst' here; did you mean 'best'?",
+    "arms: {a: []}\nquestions: [{kind: bst}]": "unknown kind 'bst'; did you mean 'best'?",
     "arms: {a: []}\nquestions: [{kind: better, arm: a}]": "study.yaml:4: questions.0.than: it is missing",
     "arms: {a: []}\nreported: {figures: {b: {x: 1}}, conclusion: x}": "reported.figures: there is no arm 'b'",
     "arms: {a: [], b: [training.duration=5 steps]}\nequal: steps": "equal: equal: steps determines how long arms train",

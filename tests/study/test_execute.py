@@ -78,7 +78,7 @@ def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(worksho
     outcome = execute(small_study(workshop.text, seeds=3), tmp_path / "split", InProcess())
     assert (outcome.done, outcome.failed) == (6, {})
     log = (tmp_path / "split" / "log.txt").read_text("utf-8")
-    assert log.count("none.seed-0 …: the memory was full: going on with 2 at a time") == 1
+    assert log.count("none.seed-0 …: out of memory: continuing with 2 replicas at a time") == 1
 
 
 def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path, monkeypatch):
@@ -289,7 +289,7 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(forge, workshop, tmp_path):
     child.wait_until(lambda: (run / "checkpoints").is_dir() and any((run / "checkpoints").glob("step-*")))
     code, out, err, _ = child.interrupt()
     assert code == 130, err
-    assert "to go on: headway study run study.yaml --workers 1" in err
+    assert "to resume: headway study run study.yaml --workers 1" in err
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert "endless.seed-0: interrupted at step" in out
     assert not (tmp_path / "studies" / "study" / "failures").exists()

@@ -118,7 +118,7 @@ def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, 
     assert [(p.runs, p.at_once) for p in one.populations] == [(8, 8), (4, 4)]
     assert [(p.runs, p.at_once) for p in two.populations] == [(8, 4), (4, 2)]
     show_plan(two)
-    assert "2 shapes, as populations of up to 4 dealt out over 2 GPUs, a process each" in capsys.readouterr().out
+    assert "2 shapes, as populations of up to 4 distributed over 2 GPUs, one process each" in capsys.readouterr().out
 
 
 def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypatch, capsys):
@@ -137,7 +137,7 @@ def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypa
     assert shares == [1, 1, 0.5, 0.5]
     assert (one.memory, shared.memory) == (2**30, 2**31) and shared.seconds == one.seconds
     show_plan(shared)
-    assert "dealt out over 1 GPU, which 2 processes share; 2.00 GiB of GPU memory" in capsys.readouterr().out
+    assert "distributed over 1 GPU, shared by 2 processes; 2.00 GiB of GPU memory" in capsys.readouterr().out
     for processes, populations, on_each in ((4, 4, 2), (4, 3, 2), (4, 1, 1), (2, 4, 1), (3, 9, 2)):
         assert Workforce(processes, gpus=2).share_one(populations) == on_each
 

@@ -16,7 +16,7 @@ from headway.core.errors import UserError
 from headway.experiment.classify import (
     ClassifiedFile,
     classify_rows,
-    lines_down_the_pipe,
+    text_from_pipe,
     texts_of_file,
     texts_of_lines,
 )
@@ -270,8 +270,8 @@ def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Pat
     for name, chance in alone.items():
         assert float(rows[0][f"p({name})"]) == pytest.approx(chance, abs=2e-6)
     assert {
-        "200 of 800 rows have no text, and no class",
-        "200 of 800 texts are longer than the model reads, and are cut",
+        "200 of 800 rows have no text and get no class",
+        "200 of 800 texts are longer than the model's context and were cut",
     } <= {*answers.notes}
     answers.path = tmp_path / "out.jsonl"
     objects = [json.loads(line) for line in answers.as_text().splitlines()]
@@ -294,15 +294,15 @@ def test_which_weights_are_scored_is_said_with_what_they_were_chosen_by(home: Pa
 
 
 def test_lines_of_a_pipe_are_texts(trained: Run):
-    brought = texts_of_lines(trained, lines_down_the_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
+    brought = texts_of_lines(trained, text_from_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
     assert brought.texts == ["the ship", None, "old"]
     with pytest.raises(UserError, match="--encoding cp1252"):
-        lines_down_the_pipe("naïve".encode("cp1252"), None)
+        text_from_pipe("naïve".encode("cp1252"), None)
 
 
 def test_columns_of_a_file_that_cannot_be_meant(trained: Run, tmp_path: Path):
     (tmp_path / "a.csv").write_text("text,predicted\nthe ship,x\n", "utf-8")
-    with pytest.raises(UserError, match="has a column 'predicted' already"):
+    with pytest.raises(UserError, match="already has a column 'predicted'"):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv"))
     with pytest.raises(UserError, match=r"--column body: 'a.csv' has no column of that name"):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv", columns=("body",)))
@@ -346,8 +346,8 @@ BAD = {
         "model.tied: classifier has no such setting; ",
     ),
     "positions that look back": (["model.positions=alibi"], "use alibi-symmetric"),
-    "a misspelt kind": (["model.kind=clasifier"], "there is no 'clasifier' here; did you mean 'classifier'?"),
-    "a misspelt pooling": (["model.pooling=men"], "there is no 'men' here; did you mean 'mean'?"),
+    "a misspelt kind": (["model.kind=clasifier"], "unknown kind 'clasifier'; did you mean 'classifier'?"),
+    "a misspelt pooling": (["model.pooling=men"], "unknown kind 'men'; did you mean 'mean'?"),
 }
 
 

@@ -77,13 +77,13 @@ def test_they_translate_as_one(home, command_line, monkeypatch, tmp_path):
     table = tmp_path / "table.tsv"
     assert command_line("translate", "a", "alone", "--split", "valid", "-o", str(table), *where).code == 0
     assert table.read_text("utf-8").count("\n") > 10
-    assert "taken for the text" in command_line("translate", "a", "b", *where).err
+    assert "taken as the text" in command_line("translate", "a", "b", *where).err
 
 
 def test_what_cannot_be_averaged_is_refused(home, workshop):
     for names, message in (
-        (("a", "a"), "named twice"),
-        (("a", "two"), "different data, or on different tokens"),
+        (("a", "a"), "given twice"),
+        (("a", "two"), "different data or tokens"),
     ):
         with pytest.raises(UserError, match=message):
             translate_texts(runs(home, *names), ["One"], Beam(), "auto")

@@ -147,7 +147,7 @@ def test_mistakes_are_said(folder, question, given, words):
 @pytest.mark.parametrize(
     ("picture", "words"),
     [
-        ("é", "not in base64"),
+        ("é", "not valid base64"),
         ("bm8gcGljdHVyZQ==", "not one of PNG"),
         ("", "is empty"),
         ("iVBORw0KGgo=", "cannot be read"),

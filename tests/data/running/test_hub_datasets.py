@@ -238,5 +238,7 @@ def test_train_on_a_dataset_by_name_then_again_without_a_network(hub: HubServer,
     assert json.loads(again.out)["scores"] == json.loads(first.out)["scores"]
     other = headway("me/hares", "other", HF_HUB_OFFLINE="1")
     assert other.code == 2 and len(hub.asked) == asked
-    assert other.err.count("\n") == 1 and other.err.startswith("headway: dataset 'me/hares' is not, or not whole")
+    assert other.err.count("\n") == 1 and other.err.startswith(
+        "headway: dataset 'me/hares' is not (completely) in the hub's cache"
+    )
     assert not (tmp_path / "runs" / "other").exists()
