@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.data.row_set import normalise, shortened
+from headway.audit.data.pair_set import PairSet
+from headway.audit.data.pair_splits import SPLIT_AUDITS
+from headway.audit.data.row_set import shortened
 from headway.audit.data.two_languages import TwoLanguages
 from headway.data.pairs.alignment import STRETCH, stretches_of, where_they_differ, where_they_slip
 from headway.data.pairs.filters import NAMES_AND_NUMBERS, Filters
@@ -18,28 +18,6 @@ HERE_AND_THERE, A_FIFTH = 0.05, 0.2
 """Of pairs that are turned round among others: honest sets of texts and words have less than a fiftieth of them."""
 SAME_IN_BOTH, ENOUGH_SHORT = 0.2, 50
 """Of pairs of one or two words, where there are so many: honest sets have less than a tenth that are the same."""
-
-
-@dataclass(frozen=True, eq=False)
-class PairSet:
-    """Pairs by split, train first, in the order of their files."""
-
-    pairs: Mapping[str, Sequence[tuple[str, str]]]
-    one_answer: bool = False
-    """Whether each source has one right translation."""
-    files: Mapping[str, Sequence[tuple[str, str]]] | None = None
-    """The same before any were dropped or held out, where others may stand between them; None = none did."""
-
-    @property
-    def held_out(self) -> list[str]:
-        found = [split for split in self.pairs if split != "train" and self.pairs[split]]
-        if not found or not self.pairs.get("train"):
-            raise DoesNotApply("there is no split beside train to compare with it")
-        return found
-
-    @cached_property
-    def normalised(self) -> dict[str, list[tuple[str, str]]]:
-        return {split: [(normalise(s), normalise(t)) for s, t in pairs] for split, pairs in self.pairs.items()}
 
 
 @audit("data")
@@ -70,48 +48,64 @@ def seen_pairs(data: PairSet) -> Outcome:
 
 @audit("data")
 def rows_of_text(data: PairSet) -> Outcome:
-    """The pairs that are learnt from are texts: few are metadata, empty, or longer than anybody says.
+    """The pairs that are learnt from and scored are texts: few are metadata, empty, or longer than anybody says.
 
-    Counted are pairs of train that begin with a tag on either side, as <title>; that have nothing on a side; and that
-    have more than 250 words there. One in a hundred is a warning, one in twenty a failure: what is said about a text is
-    no sentence, and its translation is often none, or the same address. data.filters drops such rows, unless it is
-    told not to.
+    Counted are pairs of each split that begin with a tag on either side, as <title>; that have nothing on a side; and
+    that have more than 250 words there. One in a hundred is a warning, one in twenty a failure: what is said about a
+    text is no sentence, and its translation is often none, or the same address. data.filters drops such rows from
+    train, unless it is told not to; held-out splits are never filtered, and a reference that is empty is right only if
+    nothing is written.
     """
     filters = Filters(untranslated=False)
-    pairs = data.pairs["train"]
-    reasons = [filters.reason(TextPair(*pair)) for pair in pairs]
-    counts = Counter(reason for reason in reasons if reason is not None)
-    share = sum(counts.values()) / max(1, len(pairs))
-    if not counts:
-        return passed(0, f"none of {len(pairs):,} pairs of train is metadata, empty or too long")
-    example = next(
-        pair[0] for pair, reason in zip(pairs, reasons, strict=True) if reason == counts.most_common(1)[0][0]
-    )
-    told = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
-    says = f"of {len(pairs):,} pairs of train {told}, such as {shortened(example)}"
+    worst, clean = (-1.0, ""), sum(map(len, data.pairs.values()))
+    for split, pairs in data.pairs.items():
+        odd = [(pair[0] or pair[1], why) for pair in pairs if (why := filters.reason(TextPair(*pair))) is not None]
+        if not odd or (share := len(odd) / len(pairs)) <= worst[0]:
+            continue
+        counts = Counter(why for _, why in odd)
+        example = next(text for text, why in odd if why == counts.most_common(1)[0][0])
+        told = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
+        worst = (share, f"of {len(pairs):,} pairs of {split} {told}, such as {shortened(example)}")
+    share, says = worst
+    if share < 0:
+        return passed(0, f"none of {clean:,} pairs is metadata, empty or too long")
     return (failed if share > 0.05 else warned if share > 0.01 else passed)(share, says)
 
 
 @audit("data")
 def copied_targets(data: PairSet) -> Outcome:
-    """Few targets are their own source.
+    """Few targets are their own source, or stand in it.
 
-    Pairs of more than two words whose sides are equal but for case and punctuation were never translated. One in a
-    hundred of train is a warning, one in ten a failure: such rows teach to copy. Of one or two words many are the same
-    in two languages, names above all: these count where more than a fifth of such pairs are, and only then.
-    data.filters.untranslated drops those of more words that are equal to the letter.
+    Pairs of more than two words whose sides are equal but for case and punctuation were never translated; where one
+    side holds all of the other, and more, columns were joined, and the answer stands in the question. One in a hundred
+    of a split is a warning, one in ten a failure: such rows teach to copy, and are solved by copying. Of one or two
+    words many are the same in two languages, names above all: these count where more than a fifth of such pairs are,
+    and only then. data.filters.untranslated drops those of more words that are equal to the letter, from train.
     """
-    pairs = data.normalised["train"]
+    found = [_copied(split, pairs) for split, pairs in data.normalised.items() if pairs]
+    share, says = max(found, key=lambda one: one[0], default=(0.0, "there are no pairs"))
+    return (failed if share > 0.1 else warned if share > 0.01 else passed)(share, says)
+
+
+def _copied(split: str, pairs: Sequence[tuple[str, str]]) -> tuple[float, str]:
+    """The share of pairs that were not translated, and what is said of them."""
     short = [pair for pair in pairs if len(pair[0].split()) <= NAMES_AND_NUMBERS]
     short_equal = [source for source, target in short if source == target]
     equal = [source for source, target in pairs if source == target and source.count(" ") >= NAMES_AND_NUMBERS]
     if len(short_equal) > SAME_IN_BOTH * len(short) and len(short) >= ENOUGH_SHORT:
         equal, short_equal = equal + short_equal, []
-    share = len(equal) / max(1, len(pairs))
-    says = f"{len(equal):,} of {len(pairs):,} pairs of train are the same on both sides"
+    held = [pair for pair in pairs if pair[0] != pair[1] and _holds_the_other(*pair)]
+    says = f"{len(equal):,} of {len(pairs):,} pairs of {split} are the same on both sides"
     says += f", such as {shortened(equal[0])}" if equal else ""
+    says += f"; in {len(held):,} one side holds the other, as {shortened(max(held[0], key=len))}" if held else ""
     says += f"; and {len(short_equal):,} of one or two words, as names are" if short_equal else ""
-    return (failed if share > 0.1 else warned if share > 0.01 else passed)(share, says)
+    return (len(equal) + len(held)) / len(pairs), says
+
+
+def _holds_the_other(source: str, target: str) -> bool:
+    """All words of one side, more than two, stand in the other on end."""
+    longer, shorter = (source, target) if len(source) > len(target) else (target, source)
+    return shorter.count(" ") >= NAMES_AND_NUMBERS and f" {shorter} " in f" {longer} "
 
 
 @audit("data")
@@ -248,4 +242,5 @@ def _most_turned(files: Mapping[str, Sequence[tuple[str, str]]], languages: TwoL
 PAIR_AUDITS: list[Audit] = [
     *(seen_pairs, rows_of_text, copied_targets, many_targets, many_sources),
     *(unlike_lengths, line_order, swapped_sides),
+    *SPLIT_AUDITS,
 ]

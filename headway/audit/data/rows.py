@@ -25,7 +25,10 @@ TOO_ALIKE = 0.20
 """More rows than this are worth a warning even where train has as many near copies in itself."""
 
 _SPECIAL = "unk|pad|eos|bos|sos|sep|cls|mask|num|eot|s"
-_DAMAGE = re.compile("\ufffd|[ÃÂ][\u0080-\u00bf]|â€|&(?:amp|quot|lt|gt|nbsp|apos|#\\d{2,5});")
+_DAMAGE = re.compile(
+    "\ufffd|[ÃÂ][\u0080-\u00bf]|â€|&(?:amp|quot|lt|gt|nbsp|apos|#\\d{2,5});"
+    r"|(?<!\S)[^\W\d_]+\?[^\W\d_]|\w@@(?=\s)|(?:^|\s)▁\w"  # f?r; the@@ re; ▁there
+)
 _MARKUP = re.compile(rf"""\s*(?: <(?!/?(?:{_SPECIAL})>)(?:!--|[/!?]?[a-z])[^<>]*>  # a tag, but no word such as <unk>
                             | (?:https?://|www\.)\S+\s*$                         # an address and nothing else
                             | [\[{{]\s*\{{?\s*"[^"]*"\s*:                        # JSON
@@ -212,20 +215,23 @@ def damaged_rows(data: RowSet) -> Outcome:
     """No row was damaged on its way from file to file.
 
     Looked for is what is left of letters that were read in the wrong encoding (Ã© for é, â€™ for an apostrophe, U+FFFD
-    for what could not be read at all), and of HTML that was never decoded (&amp;, &#39;). From 1 % of a split on it is
-    a warning: the same word is then two words, and where the damage is of one source alone, it tells the source. Read
-    the file as UTF-8, or decode it (Python's html.unescape) before training.
+    for what could not be read at all, f?r for what could not be written), of HTML that was never decoded (&amp;,
+    &#39;), and of words that were cut for another model and not joined again (the@@ re, ▁there). From 1 % of a split on
+    it is a warning: the same word is then two words, where the damage is of one source alone, it tells the source, and
+    a score that counts words counts pieces. Read the file as UTF-8, decode it (Python's html.unescape), or join its
+    pieces before training.
     """
     found = {split: [row for row in rows if _DAMAGE.search(row)] for split, rows in data.rows.items()}
     shares = {split: len(found[split]) / max(len(rows), 1) for split, rows in data.rows.items()}
     worst = max(shares, key=lambda split: shares[split])
     parts = [f"{len(odd):,} of {len(data.rows[s]):,} rows of {s} ({shares[s]:.1%})" for s, odd in found.items() if odd]
     if not parts:
-        return passed(0.0, "no row has letters of a wrong encoding, or HTML that was not decoded")
+        return passed(0.0, "no row has letters of a wrong encoding, HTML that was not decoded, or words in pieces")
     row = found[worst][0]
     sign = _DAMAGE.search(row)
     what = f"“{sign[0]}” in {shortened(row)}" if sign else shortened(row)
-    sentence = f"{listed(parts)} are damaged: letters of a wrong encoding, or HTML that was not decoded, such as {what}"
+    reasons = "letters of a wrong encoding, HTML that was not decoded, or words in pieces"
+    sentence = f"{listed(parts)} are damaged: {reasons}, such as {what}"
     return (warned if shares[worst] >= 0.01 else passed)(shares[worst], sentence)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from headway.audit.data.pairs import PairSet
+from headway.audit.data.pair_set import PairSet
 from headway.audit.plants.needs import TRANSLATOR
 from headway.audit.plants.planting import Bed
 
@@ -37,7 +37,7 @@ def _shifted_far(pairs, split, rng):
     return [(a[0], b[1]) for a, b in zip(pairs[3:], pairs, strict=False)]
 
 
-@_pairs("held_out_from_the_other_direction", "swapped-sides", also=("seen-pairs",))
+@_pairs("held_out_from_the_other_direction", "swapped-sides", also=("seen-pairs", "written-alike", "cut-sides"))
 def _turned(pairs, split, rng):
     return pairs if split == "train" else [(target, source) for source, target in pairs]
 
@@ -56,3 +56,34 @@ def _untranslated(pairs, split, rng):
 def _tagged(pairs, split, rng):
     tagged = [(f"<keywords>{s}</keywords>", f"<keywords>{t}</keywords>") for s, t in pairs if rng.random() < 0.1]
     return [*pairs, *tagged] if split == "train" else pairs
+
+
+@_pairs("answers_beside_the_questions", "copied-targets", also=("unlike-lengths", "rows-of-text"))
+def _joined(pairs, split, rng):
+    """As where two columns were taken for one."""
+    return [(f"{s} ; {t}", t) for s, t in pairs]
+
+
+@_pairs("references_that_are_missing", "rows-of-text", also=("written-alike",))
+def _missing(pairs, split, rng):
+    return pairs if split == "train" else [(s, "" if rng.random() < 0.2 else t) for s, t in pairs]
+
+
+@_pairs("targets_of_train_cut_in_half", "cut-sides", also=("unlike-lengths", "many-targets", "seen-pairs"))
+def _cut(pairs, split, rng):
+    return [(s, t[: len(t) // 2 + 1]) for s, t in pairs] if split == "train" else pairs
+
+
+@_pairs("targets_twice_in_train", "cut-sides")
+def _twice(pairs, split, rng):
+    return [(s, f"{t} {t}") for s, t in pairs] if split == "train" else pairs
+
+
+@_pairs("held_out_read_backwards", "written-alike")
+def _backwards(pairs, split, rng):
+    return pairs if split == "train" else [(s, t[::-1]) for s, t in pairs]
+
+
+@_pairs("blanks_lost_in_what_is_held_out", "written-alike")
+def _without_blanks(pairs, split, rng):
+    return pairs if split == "train" else [(s.replace(" ", ""), t.replace(" ", "")) for s, t in pairs]
