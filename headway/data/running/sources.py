@@ -56,7 +56,7 @@ HUB = "hub"
 CORPORA = (*EMBEDDED, *KNOWN_SETS, FILES, HUB)
 """Every valid `source`."""
 
-_SPLIT_OF_STEM = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
+_SPLIT_OF_STEM = {"train": "train", **dict.fromkeys(("valid", "val", "dev", "validation"), "valid"), "test": "test"}
 _FURTHER_TEST = re.compile(r"test-.+")
 _TEXT_ENDINGS = (".txt", ".txt.gz")
 

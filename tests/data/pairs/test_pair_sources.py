@@ -154,6 +154,14 @@ def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
         read_pairs("files", str(tmp_path), Sides(direction))
 
 
+def test_what_a_folder_has_besides_is_told(tmp_path, caplog):
+    for name in ("train", "validation", "newstest"):
+        write(tmp_path, f"{name}.en", EN)
+        write(tmp_path, f"{name}.fr", FR)
+    assert list(read_pairs("files", str(tmp_path), Sides("en-fr"))) == ["train", "valid"]
+    assert "newstest.en: not read" in caplog.text and "validation.en" not in caplog.text
+
+
 def test_one_of_two_parallel_files_is_no_table(tmp_path):
     write(tmp_path, "corpus.en", EN)
     with pytest.raises(UserError, match="given by their folder"):
