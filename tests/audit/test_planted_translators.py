@@ -10,6 +10,7 @@ from headway import tasks
 from headway.audit.audit import AUDITS, run_audits
 from headway.audit.data.pair_set import PairSet
 from headway.audit.data.pair_splits import AS_ROWS, written_alike
+from headway.audit.data.pair_tokens import References, writable_references
 from headway.audit.data.pairs import PAIR_AUDITS, copied_targets, many_sources, swapped_sides
 from headway.audit.data.two_languages import TOGETHER, TwoLanguages, mixture
 from headway.audit.plants.library import faults
@@ -24,6 +25,7 @@ from headway.audit.plants.needs import (
 )
 from headway.audit.plants.planting import Fault, planted
 from headway.data.embedded import numbers_en_fr
+from headway.data.vocabularies import Bpe, Word
 from headway.experiment.audit import audit_by_name, audit_run
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import train
@@ -33,7 +35,8 @@ from headway.run.folder import open_run
 OURS = [  # those of scores of texts: test_planted_bleu.py
     fault for fault in faults() if {TRANSLATOR, ONE_STACK} & {*fault.needs} and JUDGED_BY_BLEU not in fault.needs
 ]
-OF_DATA = [fault for fault in OURS if fault.data is not None]
+OF_DATA = [fault for fault in OURS if fault.of is PairSet]
+OF_REFERENCES = [fault for fault in OURS if fault.of is References]
 OF_RUNS = [fault for fault in OURS if fault.data is None]
 
 QUICK = ("padding_of_sources_is_read", "decoder_that_sees_its_target", "rows_mixed_up_in_the_cache")
@@ -146,6 +149,25 @@ def made_up(n: int, seed: int) -> list[tuple[str, str]]:
         return " ".join(words[k] for k in one).capitalize() + "."
 
     return [(sentence(ours, one), sentence(theirs, one)) for one in chosen]
+
+
+@pytest.mark.parametrize(
+    ("spec", "verdict"),
+    [
+        (Bpe(size=300), "pass"),
+        (Bpe(size=300, lower=True), "warn"),
+        (Word(size=30), "warn"),
+        (Word(punctuation="apart"), "warn"),
+    ],
+    ids=str,
+)
+def test_references_that_no_translation_can_match_are_counted(spec, verdict: str):
+    texts = [target for _, target in made_up(60, 1)]
+    data = References({"valid": texts[40:]}, spec.learn("\n".join(texts[:40])))
+    assert [f.verdict for f in run_audits([writable_references], data).findings] == [verdict]
+    if verdict == "pass":
+        (fault,) = OF_REFERENCES
+        assert [f.verdict for f in run_audits([writable_references], fault.into(data)).findings] == ["fail"]
 
 
 OF_SPLITS = {

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from headway.audit.data.pair_set import PairSet
+from headway.audit.data.pair_tokens import References
 from headway.audit.plants.needs import TRANSLATOR
 from headway.audit.plants.planting import Bed
 
@@ -87,3 +88,21 @@ def _backwards(pairs, split, rng):
 @_pairs("blanks_lost_in_what_is_held_out", "written-alike")
 def _without_blanks(pairs, split, rng):
     return pairs if split == "train" else [(s.replace(" ", ""), t.replace(" ", "")) for s, t in pairs]
+
+
+class _LosesTheEnd:
+    """A tokenizer that forgets the last of all tokens when it joins them."""
+
+    def __init__(self, honest):
+        self.encode_rows, self.unknown, self._decode = honest.encode_rows, honest.unknown, honest.decode
+
+    def decode(self, ids):
+        return self._decode(ids[:-1])
+
+
+_bed.data(
+    References,
+    "writable-references",
+    "tokens that are joined without the last",
+    lambda data, rng: replace(data, tokenizer=_LosesTheEnd(data.tokenizer)),
+)
