@@ -163,13 +163,15 @@ def _option(key: str) -> str:
 
 def _lines(file: Path | None, encoding: str | None) -> list[str]:
     """Of a file, or of stdin, which is read in the same way: a text a line, empty ones too."""
-    from headway.data.pairs.sources import lines_in, lines_of
-    from headway.data.running.sources import decoded, why_no_encoding
+    from headway.data.pairs.sources import lines_in
+    from headway.data.running.sources import decoded, why_no_encoding, written_in
 
     if why := why_no_encoding(encoding):
         raise UserError(f"--encoding: {why}")
     if file is not None and str(file) != "-":
-        return lines_of(file.expanduser(), encoding, "--encoding ")
+        if not (text := written_in(file.expanduser(), encoding, "--encoding ")):
+            raise UserError(f"'{file}' is empty: there is nothing to translate")
+        return lines_in(text)
     if file is None and sys.stdin.isatty():
         raise UserError(
             'there is nothing to translate: give a text, --file, or a pipe: echo "…" | headway translate RUN'

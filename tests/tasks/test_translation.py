@@ -217,6 +217,8 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
         assert pipe(content, *words).out == pipe(b"one\ntwo\n").out
     drawn = pipe(b"one two three\n" * 20, "--temperature", "3")
     assert drawn.out.count("\n") == 20  # though the vocabulary has a line end
+    (tmp_path / "blank").write_text("\n \n\n")
+    assert command_line("translate", "tiny", "--file", str(tmp_path / "blank"), *where).out == pipe(b"\n\n\n").out
     blank = command_line("translate", "tiny", "  ", *where)
     assert blank.out == "\n" and "the text is empty" in blank.err  # as a line of blanks in a file is
     drawing = ("--temperature", "2", "--top-k", "3", "--seed", "1")

@@ -169,6 +169,14 @@ def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
 
 def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
     """The text of one file, plain or gzip by its ending; or one sentence that says why it cannot be text."""
+    text = written_in(path, encoding, key)
+    if is_blank(text):
+        raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
+    return text
+
+
+def written_in(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
+    """The same, where there may be nothing but white space."""
     try:
         content = read_bytes(path, None, through_links=True)
         if path.suffix == ".gz":
@@ -179,10 +187,7 @@ def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding
         raise UserError(f"'{path}' is not a whole gzip file ({problem})") from None
     except OSError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
-    text = decoded(content, path, encoding, key)
-    if is_blank(text):
-        raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
-    return text
+    return decoded(content, path, encoding, key)
 
 
 def is_blank(text: str) -> bool:
