@@ -24,6 +24,8 @@ DOUBTS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05)
 """What scores are multiplied by, the first that is small enough."""
 FAVOURS_LONG = 16.0
 """A length penalty with which what goes on is better than what ends, however unlikely it becomes."""
+COPIES, SAME_BY_CHANCE = 8, 1e-6
+"""Of a source whose translations are drawn; so seldom may all be one."""
 TIMES = 4
 """As often must something be said on end to be a loop."""
 
@@ -142,9 +144,10 @@ def searched(written: Written) -> Outcome:
     source at a time and with all of it computed again for every token, the three best must have the same scores, within
     a thousandth (or the best, where no more are kept). Where tokens are drawn, those of 64 sources must be among the
     ones that top-k and top-p leave, and be as surprising, on the whole, as the temperature makes them, within five
-    standard errors. When it fails, look for a length penalty that is not used, or of another length, for an END that is
-    counted twice or not at all, for runs that may come twice, for beginnings that change places in one part of the
-    cache and not in another, and for a temperature that is turned round.
+    standard errors; and copies of one source must not all get one translation, where that is less likely than one in a
+    million. When it fails, look for a length penalty that is not used, or of another length, for an END that is counted
+    twice or not at all, for runs that may come twice, for beginnings that change places in one part of the cache and
+    not in another, for a temperature that is turned round, and for random numbers that all rows share.
     """
     how, most = written.decoding, None if written.model.spec.limit is None else written.model.spec.context - 1
     if how.kind not in ("greedy", "beam", "sampled"):
@@ -205,10 +208,7 @@ class _Doubted:
     def drawn(self, sources: Sequence[np.ndarray]) -> Outcome:
         how, excess, variance, outside, tokens = self.how, 0.0, 0.0, 0, 0
         for source, (best, *_) in zip(sources, decoded(self.model, sources, self.end, how)[0], strict=True):
-            ids = [*best.tokens, *([] if best.cut else [self.end])]
-            begun = torch.tensor([[self.end, *best.tokens]])
-            said = searching.chances(self._answer, [self._whole(source)], begun)[0, : len(ids)]
-            by = searching.drawn_by(said, how, self.model.never_written)
+            by, ids = self._drawn_by(source, best)
             surprise, weights = -by, by.exp()
             of_each = surprise.gather(1, torch.tensor(ids)[:, None])[:, 0]
             there, surprise = of_each.isfinite(), surprise.masked_fill(weights == 0, 0)
@@ -223,7 +223,27 @@ class _Doubted:
         off = excess / math.sqrt(variance) if variance else 0.0
         more = f"{excess / max(tokens, 1):+.2g} nats more surprising than they should be"
         says = f"{tokens} tokens that were drawn are {more}"
-        return (passed if abs(off) <= 5 else failed)(off, f"{says}: {off:+.1f} standard errors ({how.label})")
+        says += f": {off:+.1f} standard errors ({how.label})"
+        if abs(off) > 5:
+            return failed(off, says)
+        if (chance := self._chance_of_copies(sources[0])) < SAME_BY_CHANCE:
+            return failed(chance, f"{COPIES} copies of one source get one translation: rows share their random numbers")
+        return passed(off, says)
+
+    def _drawn_by(self, source: np.ndarray, best: Any) -> tuple[torch.Tensor, list[int]]:
+        """What each token of a translation, and END if it was drawn, was drawn by; and these tokens."""
+        ids = [*best.tokens, *([] if best.cut else [self.end])]
+        begun = torch.tensor([[self.end, *best.tokens]])
+        said = searching.chances(self._answer, [self._whole(source)], begun)[0, : len(ids)]
+        return searching.drawn_by(said, self.how, self.model.never_written), ids
+
+    def _chance_of_copies(self, source: np.ndarray) -> float:
+        """How likely all copies of a source get the translation of the first, where they do; 1 where they do not."""
+        found = [best for best, *_ in decoded(self.model, [source] * COPIES, self.end, self.how)[0]]
+        if len({best.tokens for best in found}) > 1:
+            return 1.0
+        by, ids = self._drawn_by(source, found[0])
+        return math.exp((COPIES - 1) * float(by.gather(1, torch.tensor(ids)[:, None]).clamp(min=-100).sum()))
 
     def doubt(self, sources: Sequence[np.ndarray]) -> float:
         """What scores must be multiplied by, so that the likeliest token has half of the chance on average."""
