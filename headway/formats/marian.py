@@ -199,6 +199,7 @@ ALWAYS: dict[str, Any] = {  # what Marian's folders may say, and transformers do
 }
 ONLY_TRAINING = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 """What only training notices, and ours has not."""
+EPS = 1e-5
 WAVES = {"kind": "sinusoidal", "size": 1.0, "base": 10000.0, "layout": "halves"}
 
 
@@ -281,6 +282,8 @@ def why_not(model: ModelSpec) -> list[str]:
         (feedforward.bias, "feedforward.bias: Marian's feed-forward maps have biases"),
         (model.norm.kind == "layer", f"norm.kind: Marian has LayerNorm, not {model.norm.kind}"),
         (model.norm.placement == "post", "norm.placement: Marian's norms stand after each sublayer (post)"),
+        (model.norm.eps in (None, EPS), f"norm.eps: Marian's norms add {EPS:g}"),
+        (not model.norm.of_embeddings, "norm.of_embeddings: Marian's embeddings have no norm of their own"),
     )
     return [f"model.{words}" for fits, words in asked if not fits]
 
@@ -328,6 +331,7 @@ def generation_of(model: EncoderDecoderSpec, numbers: Numbering, decoding: Any) 
         said["bad_words_ids"] = [[numbers.theirs(model.begin)]]
     if decoding.kind == "beam":
         said |= {"num_beams": decoding.size, "length_penalty": decoding.length_penalty, "early_stopping": "never"}
+        said |= {} if decoding.no_repeat is None else {"no_repeat_ngram_size": decoding.no_repeat}
     return said
 
 
@@ -337,4 +341,6 @@ def decoding_tree(config: Mapping[str, Any], generation: Mapping[str, Any]) -> d
     if beams == 1:
         return {"kind": "greedy"}
     penalty = generation.get("length_penalty", config.get("length_penalty"))
-    return {"kind": "beam", "size": beams, "length_penalty": float(1.0 if penalty is None else penalty)}
+    tree = {"kind": "beam", "size": beams, "length_penalty": float(1.0 if penalty is None else penalty)}
+    once = generation.get("no_repeat_ngram_size", config.get("no_repeat_ngram_size"))
+    return {**tree, "no_repeat": once} if once else tree
