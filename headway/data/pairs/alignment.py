@@ -15,6 +15,8 @@ SURE = 0.05
 """By how much lines that belong together must be more alike, on average, than lines that do not."""
 LESS_SURE = 0.02
 """The same, of as many lines as a stretch has."""
+LOOKED_UP = 5_000
+"""Lines of a long text that tell about where two files part."""
 STRETCH = 200
 """Lines on end that are compared with others."""
 LOOKED_AT = 12
@@ -78,16 +80,25 @@ def where_they_part(sources: Sequence[str], targets: Sequence[str]) -> int | Non
 
 
 def _parting(longer: Sequence[str], shorter: Sequence[str], usual: float, by: int) -> int | None:
-    """Up to line k as they stand, from there on moved up by so many: to the end, or until they part again."""
-    as_they_stand = np.array([likeness(a, b, usual) for a, b in zip(longer, shorter, strict=False)])
-    moved = np.array([likeness(a, b, usual) for a, b in zip(longer[by:], shorter, strict=False)])
-    k = int(_running(as_they_stand - moved).argmax())
-    until = k + int(_running((moved - as_they_stand)[k:]).argmax())
-    before, after = (as_they_stand - moved)[:k], (moved - as_they_stand)[k:until]
+    """Up to line k as they stand, from there on moved up by so many: to the end, or until they part again. Of long
+    texts some lines tell about where, and those around it where exactly."""
+
+    def better_as_they_stand(rows: range) -> Float[np.ndarray, " n"]:
+        both = ((likeness(longer[row + at], shorter[row], usual) for at in (0, by)) for row in rows)
+        return np.array([stands - moved for stands, moved in both])
+
+    rows = range(0, len(shorter), max(1, len(shorter) // LOOKED_UP))
+    gains = better_as_they_stand(rows)
+    k = int(_running(gains).argmax())
+    until = k + int(_running(-gains[k:]).argmax())
+    before, after = gains[:k], -gains[k:until]
     if (len(before) >= 20 and before.mean() < SURE) or (len(after) >= 20 and after.mean() < SURE):
         return None
     whole = by == len(longer) - len(shorter)  # what is missing may be the last lines, or the first
-    return k + 1 if len(after) >= 20 or (whole and len(before) >= 20 and until == len(shorter)) else None
+    if len(after) < 20 and not (whole and len(before) >= 20 and until == len(rows)):
+        return None
+    around = range(rows.step * max(0, k - 20), min(len(shorter), rows.step * (k + 20)))
+    return around.start + int(_running(better_as_they_stand(around)).argmax()) + 1
 
 
 def stretches_of(rows: int) -> list[int]:

@@ -101,6 +101,12 @@ def test_of_files_that_part_twice_the_first_place_is_told():
     assert line is not None and abs(line - 30) <= 1
 
 
+def test_long_files_are_told_apart_by_some_of_their_lines():
+    ours = [f"{'very ' * (k * k % 11)}{k % 97}" for k in range(60_000)]
+    theirs = [line.replace("very", "bien") for line in ours]
+    assert where_they_part(ours, theirs[:41_234] + theirs[41_235:]) == 41_235
+
+
 @pytest.mark.parametrize("by", [1, -1, 3, -3])
 @pytest.mark.parametrize("at", [1, 400])
 def test_a_side_that_has_slipped_is_found_with_the_row_and_by_how_much(by, at):
