@@ -38,7 +38,7 @@ class Tail(AveragingSpec):
     """Average the weights of every so many steps: 1 = of all; more = checkpoint averaging."""
 
     def share(self, step, total):
-        taken = max(1, int(self.last * total / self.every))
+        taken = max(1, int(self.last * total / self.every + 1e-6))  # 0.29 · 100 is a little less than 29
         ahead = (total - 1 - step) / self.every
         place = torch.floor(taken - ahead)  # the first that is taken has 1; those before are forgotten when it comes
         return torch.where(place < 1, 1.0, (ahead == torch.floor(ahead)) / place.clamp(min=1))

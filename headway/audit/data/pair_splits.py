@@ -85,15 +85,16 @@ def cut_sides(data: PairSet) -> Outcome:
     a half, or texts that were cut, a failure: one of them was cut, or its columns are others.
     """
     off, says = 0.0, "no side is cut at one length, and all splits have the same ratio of lengths"
-    of_train = _ratio(data.pairs.get("train", ()))
+    letters = {split: _lengths(pairs, len) for split, pairs in data.pairs.items()}
+    of_train = _ratio(letters["train"]) if "train" in letters else None
     for split, pairs in data.pairs.items():
-        for k, side in enumerate(SIDES):
-            for what, lengths in (("words", _words(pairs)), ("letters", _letters_of(pairs))):
+        for what, lengths in (("letters", letters[split]), ("words", _lengths(pairs, lambda text: len(text.split())))):
+            for k, side in enumerate(SIDES):
                 if (share := _share_cut(lengths[:, k], lengths[:, 1 - k])) is not None:
                     most = int(lengths[:, k].max())
                     told = f"{share:.0%} of the {side}s of {split} have {most} {what}, and none has more"
                     return failed(share, f"{told}: they were cut there")
-        ratio = _ratio(pairs)
+        ratio = _ratio(letters[split])
         if ratio is not None and of_train is not None and abs(ratio - of_train) > abs(off):
             off = ratio - of_train
             told = f"targets of {split} have {np.exp(ratio):.2f} times the letters of their sources"
@@ -159,12 +160,9 @@ def _shape(sign: str) -> str:
     return "A" if sign.isupper() else "a" if sign.isalpha() else "0" if sign.isdigit() else sign
 
 
-def _words(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-    return np.array([[len(side.split()) for side in pair] for pair in pairs if all(pair)]).reshape(-1, 2)
-
-
-def _letters_of(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-    return np.array([[len(side) for side in pair] for pair in pairs if all(pair)]).reshape(-1, 2)
+def _lengths(pairs: Sequence[tuple[str, str]], measure: Callable[[str], int]) -> np.ndarray:
+    """[n, 2]: of pairs with something on either side."""
+    return np.array([[measure(s), measure(t)] for s, t in pairs if s and t], dtype=np.int64).reshape(-1, 2)
 
 
 def _share_cut(ours: np.ndarray, theirs: np.ndarray) -> float | None:
@@ -178,11 +176,10 @@ def _share_cut(ours: np.ndarray, theirs: np.ndarray) -> float | None:
     return float(cut.mean()) if np.median(beside[cut]) - np.median(beside[~cut]) > CUT else None
 
 
-def _ratio(pairs: Sequence[tuple[str, str]]) -> float | None:
+def _ratio(letters: np.ndarray) -> float | None:
     """The logarithm of the middle ratio of target to source, of pairs with more than ten letters."""
-    lengths = _letters_of(pairs)
-    lengths = lengths[lengths.max(1) > 10] if len(lengths) else lengths
-    return float(np.median(np.log(lengths[:, 1] / lengths[:, 0]))) if len(lengths) >= FEWEST_ROWS else None
+    letters = letters[letters.max(1) > 10] if len(letters) else letters
+    return float(np.median(np.log(letters[:, 1] / letters[:, 0]))) if len(letters) >= FEWEST_ROWS else None
 
 
 OF_SOURCES = (seen_rows_nearly, shared_rows, repeated_rows)
