@@ -221,6 +221,8 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     assert command_line("translate", "tiny", "--file", str(tmp_path / "blank"), *where).out == pipe(b"\n\n\n").out
     blank = command_line("translate", "tiny", "  ", *where)
     assert blank.out == "\n" and "the text is empty" in blank.err  # as a line of blanks in a file is
+    scored = [command_line("translate", "tiny", f"one{gap}two", "--nbest", "2", *where).out for gap in ("\n", " ")]
+    assert scored[0] == scored[1]  # as a cell of a table is read
     drawing = ("--temperature", "2", "--top-k", "3", "--seed", "1")
     told = [command_line("translate", "tiny", text, *drawing, *where).out for text in ("one two", " one two ")]
     assert told[0] == told[1]
