@@ -10,6 +10,7 @@ from headway.audit.audit import Audit, Finding, Report, of_plugins, run_audits
 from headway.audit.baselines import BASELINE_AUDITS
 from headway.audit.data.batches import LABEL_AUDITS, READ_AUDITS
 from headway.audit.data.pair_batches import BATCH_AUDITS
+from headway.audit.data.pair_tokens import REFERENCE_AUDITS
 from headway.audit.data.pairs import PAIR_AUDITS
 from headway.audit.data.rows import ROW_AUDITS
 from headway.audit.data.text import TEXT_AUDITS
@@ -43,10 +44,11 @@ from headway.audit.translation.written import WRITTEN_AUDITS
 ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_WEIGHTS, *ABOUT_GRADIENTS, *ABOUT_STEPS)
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_ORDER, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
-OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *PICTURE_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
+OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *REFERENCE_AUDITS, *PICTURE_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)
 OF_BATCHES = (*READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS, *PICTURE_BATCH_AUDITS, *MASKING_AUDITS)
 DATA_AUDITS = (*OF_ROWS, *OF_BATCHES)
-OF_TRANSLATION = (*OF_TRANSLATORS, *OF_ENCODING, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
+OF_PAIRS = (*PAIR_AUDITS, *REFERENCE_AUDITS, *BATCH_AUDITS)
+OF_TRANSLATION = (*OF_TRANSLATORS, *OF_ENCODING, *OF_CROSSING, *OF_PAIRS, *WRITTEN_AUDITS)
 """Of translation pairs and of models trained on them."""
 OF_PICTURES = (*OF_MATCHING, *PICTURE_AUDITS, *PICTURE_BATCH_AUDITS, *RETRIEVAL_AUDITS)
 """Of pictures with captions."""

@@ -167,13 +167,15 @@ def _option(key: str) -> str:
 
 def _lines(file: Path | None, encoding: str | None) -> list[str]:
     """The lines of a file or of stdin, empty ones too. Both are decoded in the same way."""
-    from headway.data.pairs.sources import lines_in, lines_of
-    from headway.data.running.sources import decoded, why_no_encoding
+    from headway.data.pairs.sources import lines_in
+    from headway.data.running.sources import decoded, read_any_text, why_no_encoding
 
     if why := why_no_encoding(encoding):
         raise UserError(f"--encoding: {why}")
     if file is not None and str(file) != "-":
-        return lines_of(file.expanduser(), encoding, "--encoding ")
+        if not (text := read_any_text(file.expanduser(), encoding, "--encoding ")):
+            raise UserError(f"'{file}' is empty: no text to translate")
+        return lines_in(text)
     if file is None and sys.stdin.isatty():
         raise UserError('no text to translate: give a text, --file, or a pipe: echo "…" | headway translate RUN')
     pipe = getattr(sys.stdin, "buffer", None)  # stdin is read as bytes, like a file, whatever the locale

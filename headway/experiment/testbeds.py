@@ -203,11 +203,12 @@ class DataTestbed(Testbed):
         return f"it needs {fault.kind}, which these data do not have"
 
     def look(self, fault: Fault, audits: Sequence[Audit] | None = None) -> Report:
-        report = Report()
+        report, named = Report(), None if audits is None else {one.name for one in audits}
         for given, of_these in self.sets:
             if fault.of is not None and not isinstance(given, fault.of):
                 continue
-            asked = [one for one in of_these if audits is None or one in audits]
+            # By name, because audits of rows have the same name when they are applied to pairs.
+            asked = [one for one in of_these if named is None or one.name in named]
             report += run_audits(asked, fault.into(given) if fault.of else given) if asked else Report()
         if fault.of is None:
             with planted(fault):

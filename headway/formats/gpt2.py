@@ -130,12 +130,13 @@ KEYS = (
 VOCABULARY = ("vocab_size", 50257)
 ACTIVATION = ("activation_function", "gelu_new")
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
+EPS = 1e-5
 ALWAYS: dict[str, Any] = {  # how our attention and norms work, and GPT-2's by default
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "reorder_and_upcast_attn": False,
     "add_cross_attention": False,
-    "layer_norm_epsilon": 1e-5,
+    "layer_norm_epsilon": EPS,
 }
 
 
@@ -161,6 +162,8 @@ def why_not(model: ModelSpec) -> list[str]:
         (feedforward.bias, "feedforward.bias: GPT-2's feed-forward layers have biases"),
         (model.norm.kind == "layer", f"norm.kind: GPT-2 has LayerNorm, not {model.norm.kind}"),
         (model.norm.placement == "pre", "norm.placement: GPT-2's norms come before each sublayer (pre)"),
+        (model.norm.eps in (None, EPS), f"norm.eps: GPT-2's norms have eps {EPS:g}"),
+        (not model.norm.of_embeddings, "norm.of_embeddings: GPT-2 has no norm after the embeddings"),
         (not getattr(model, "output_bias", False), "output_bias: GPT-2's output has no bias"),
         (not model.scale_embedding, "scale_embedding: GPT-2's embeddings are not scaled"),
     )

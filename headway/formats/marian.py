@@ -199,6 +199,7 @@ ALWAYS: dict[str, Any] = {  # keys that Marian's folders may have, but transform
 }
 ONLY_TRAINING = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 """Keys that only affect training, and that Headway does not have."""
+EPS = 1e-5
 SINUSOIDAL = {"kind": "sinusoidal", "size": 1.0, "base": 10000.0, "layout": "halves"}
 
 
@@ -282,6 +283,8 @@ def why_not(model: ModelSpec) -> list[str]:
         (feedforward.bias, "feedforward.bias: Marian's feed-forward layers have biases"),
         (model.norm.kind == "layer", f"norm.kind: Marian has LayerNorm, not {model.norm.kind}"),
         (model.norm.placement == "post", "norm.placement: Marian's norms come after each sublayer (post)"),
+        (model.norm.eps in (None, EPS), f"norm.eps: Marian's norms have eps {EPS:g}"),
+        (not model.norm.of_embeddings, "norm.of_embeddings: Marian has no norm after the embeddings"),
     )
     return [f"model.{words}" for fits, words in asked if not fits]
 
@@ -331,6 +334,7 @@ def generation_of(model: EncoderDecoderSpec, numbers: Numbering, decoding: Any) 
         said["bad_words_ids"] = [[numbers.theirs(model.begin)]]
     if decoding.kind == "beam":
         said |= {"num_beams": decoding.size, "length_penalty": decoding.length_penalty, "early_stopping": "never"}
+        said |= {} if decoding.no_repeat is None else {"no_repeat_ngram_size": decoding.no_repeat}
     return said
 
 
@@ -340,4 +344,6 @@ def decoding_tree(config: Mapping[str, Any], generation: Mapping[str, Any]) -> d
     if beams == 1:
         return {"kind": "greedy"}
     penalty = generation.get("length_penalty", config.get("length_penalty"))
-    return {"kind": "beam", "size": beams, "length_penalty": float(1.0 if penalty is None else penalty)}
+    tree = {"kind": "beam", "size": beams, "length_penalty": float(1.0 if penalty is None else penalty)}
+    once = generation.get("no_repeat_ngram_size", config.get("no_repeat_ngram_size"))
+    return {**tree, "no_repeat": once} if once else tree

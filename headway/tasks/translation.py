@@ -16,6 +16,7 @@ from headway.core.errors import UserError
 from headway.data.pairs import dataset
 from headway.data.pairs.batches import BucketSampler
 from headway.data.pairs.dataset import PairedSet
+from headway.data.pairs.sources import in_a_line
 from headway.data.pairs.spec import Pairs
 from headway.data.tokenizers import Tokenizer
 from headway.look.gradient_rows import GradientRows, GradientSide, LongPairs, in_pairs, long_pairs
@@ -273,7 +274,7 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
         context, ids = model.longest, []
         for k, text in enumerate(texts):
             try:
-                ids.append(source.encode_rows([text.strip()])[0])  # stripped like the training rows
+                ids.append(source.encode_rows([in_a_line(text.strip())])[0])  # like the training rows
             except UserError as problem:
                 where = f"text {k + 1}: " if len(texts) > 1 else ""
                 raise UserError(f"{where}{str(problem).removeprefix('text 1: ')}") from None

@@ -38,7 +38,7 @@ class Tail(AveragingSpec):
     """Average the weights of every n-th step: 1 = of all; more = checkpoint averaging."""
 
     def share(self, step, total):
-        taken = max(1, int(self.last * total / self.every))
+        taken = max(1, int(self.last * total / self.every + 1e-6))  # 0.29 · 100 is a little less than 29
         ahead = (total - 1 - step) / self.every
         place = torch.floor(taken - ahead)  # 1 for the first averaged step, at which the average restarts
         return torch.where(place < 1, 1.0, (ahead == torch.floor(ahead)) / place.clamp(min=1))

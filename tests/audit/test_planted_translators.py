@@ -8,7 +8,10 @@ from tiny import cache_in
 
 from headway import tasks
 from headway.audit.audit import AUDITS, run_audits
-from headway.audit.data.pairs import PAIR_AUDITS, PairSet, copied_targets, many_sources, swapped_sides
+from headway.audit.data.pair_set import PairSet
+from headway.audit.data.pair_splits import AS_ROWS, written_alike
+from headway.audit.data.pair_tokens import References, writable_references
+from headway.audit.data.pairs import PAIR_AUDITS, copied_targets, many_sources, swapped_sides
 from headway.audit.data.two_languages import TOGETHER, TwoLanguages, mixture
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import (
@@ -22,6 +25,7 @@ from headway.audit.plants.needs import (
 )
 from headway.audit.plants.planting import Fault, planted
 from headway.data.embedded import numbers_en_fr
+from headway.data.vocabularies import Bpe, Word
 from headway.experiment.audit import audit_by_name, audit_run
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import train
@@ -31,7 +35,8 @@ from headway.run.folder import open_run
 OURS = [  # those of scores of texts: test_planted_bleu.py
     fault for fault in faults() if {TRANSLATOR, ONE_STACK} & {*fault.needs} and JUDGED_BY_BLEU not in fault.needs
 ]
-OF_DATA = [fault for fault in OURS if fault.data is not None]
+OF_DATA = [fault for fault in OURS if fault.of is PairSet]
+OF_REFERENCES = [fault for fault in OURS if fault.of is References]
 OF_RUNS = [fault for fault in OURS if fault.data is None]
 
 QUICK = ("padding_of_sources_is_read", "decoder_that_sees_its_target", "rows_mixed_up_in_the_cache")
@@ -127,8 +132,73 @@ def test_planted_in_pairs(fault: Fault, numbers):
 
 
 def test_clean_pairs_raise_nothing(numbers):
-    report = run_audits(PAIR_AUDITS, numbers)
+    report = run_audits([*PAIR_AUDITS, *AS_ROWS], numbers)
     assert not report.failures and not report.warnings
+
+
+def made_up(n: int, seed: int) -> list[tuple[str, str]]:
+    """Sentences of one language beside those of another."""
+    rng = np.random.default_rng(9)
+    ours, theirs = (
+        [f"{a}{b}{c}" for a in x for b in y for c in x] for x, y in (("bdgklmn", "aei"), ("fprstvw", "oué"))
+    )
+    rng = np.random.default_rng(seed)
+    chosen = [(rng.random(rng.integers(6, 14)) ** 2 * len(ours)).astype(int) for _ in range(n)]
+
+    def sentence(words: list[str], one: np.ndarray) -> str:
+        return " ".join(words[k] for k in one).capitalize() + "."
+
+    return [(sentence(ours, one), sentence(theirs, one)) for one in chosen]
+
+
+@pytest.mark.parametrize(
+    ("spec", "verdict"),
+    [
+        (Bpe(size=300), "pass"),
+        (Bpe(size=300, lower=True), "warn"),
+        (Word(size=30), "warn"),
+        (Word(punctuation="apart"), "warn"),
+    ],
+    ids=str,
+)
+def test_references_that_no_translation_can_match_are_counted(spec, verdict: str):
+    texts = [target for _, target in made_up(60, 1)]
+    data = References({"valid": texts[40:]}, spec.learn("\n".join(texts[:40])))
+    assert [f.verdict for f in run_audits([writable_references], data).findings] == [verdict]
+    if verdict == "pass":
+        (fault,) = OF_REFERENCES
+        assert [f.verdict for f in run_audits([writable_references], fault.into(data)).findings] == ["fail"]
+
+
+OF_SPLITS = {
+    "damaged-rows": lambda train, held: (train, [(s, t.encode().decode("latin-1")) for s, t in held]),
+    "seen-rows-nearly": lambda train, held: (train, [(" ".join(s.split()[1:]), t) for s, t in train[:200]]),
+    "shared-rows": lambda train, held: (train, held),
+    "repeated-rows": lambda train, held: (train, held[:20] * 10),
+    "written-alike": lambda train, held: (train, [(s.lower(), t.lower()) for s, t in held]),
+    "copied-targets": lambda train, held: (train, [(s, s) for s, _ in held]),
+    "rows-of-text": lambda train, held: (train, [("" if k % 5 else s, t) for k, (s, t) in enumerate(held)]),
+}
+
+
+@pytest.mark.parametrize("caught_by", ["", *OF_SPLITS])
+def test_what_is_wrong_with_a_split_is_found(caught_by: str):
+    train, held, test = made_up(800, 1), made_up(200, 2), made_up(200, 3)
+    if caught_by:
+        train, valid = OF_SPLITS[caught_by](train, held)
+        test = held if caught_by == "shared-rows" else test
+    else:
+        valid = held
+    report = run_audits([*PAIR_AUDITS, *AS_ROWS], PairSet({"train": train, "valid": valid, "test": test}))
+    alarms = {f.audit for f in (*report.failures, *report.warnings)}
+    assert caught_by in alarms if caught_by else not alarms
+
+
+@pytest.mark.parametrize("rows", [60, 300])
+def test_small_splits_of_one_text_are_written_alike(rows: int):
+    for seed in range(5):
+        data = PairSet({"train": made_up(5 * rows, 2 * seed), "valid": made_up(rows // 2, 2 * seed + 1)})
+        assert all(f.verdict == "pass" for f in run_audits([written_alike], data).findings)
 
 
 def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):

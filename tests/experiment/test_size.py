@@ -98,7 +98,7 @@ def test_training_asks_first(workshop, monkeypatch, command_line, tmp_path):
         (torch.zeros(2, 5, dtype=torch.long), "replicas are missing: ids[None]"),
         (torch.zeros(1, 1, 2, 5, dtype=torch.long), "[1, 1, 2, 5]: expected"),
         ([1, 2], "not a list"),
-        (torch.zeros(1, 2, 5), "whole numbers"),
+        (torch.zeros(1, 2, 5), "of integers"),
     ],
 )
 def test_a_model_says_which_axis_is_missing(ids, said):

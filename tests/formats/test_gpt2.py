@@ -119,6 +119,8 @@ def test_every_parameter_has_exactly_one_place():
         ("model.feedforward.bias=false", "model.feedforward.bias: .* have biases"),
         ("model.norm={kind: rms}", "model.norm.kind: GPT-2 has LayerNorm, not rms"),
         ("model.norm.placement=post", "model.norm.placement: .* before each sublayer"),
+        ("model.norm.eps=1e-3", "model.norm.eps: .* 1e-05"),
+        ("model.norm.of_embeddings=true", "model.norm.of_embeddings"),
         ("model.output_bias=true", "model.output_bias: GPT-2's output has no bias"),
     ],
 )

@@ -198,6 +198,7 @@ def test_a_run_of_ours_that_has_its_shape_goes_there_and_back(tmp_path, workshop
     made = {"one": ["data.tokenizer={kind: bpe, size: 300}", "model.tied=all"]}
     made["two"] = ["data.tokenizer=word", "data.target_tokenizer={kind: bpe, size: 280}", "model.tied=output"]
     changes = ["model.width=16", "training.duration=2 steps", "model.output_bias=true", "scoring.splits=[]"]
+    changes.append("scoring.decoding={kind: beam, size: 3, length_penalty: 0.6, no_repeat: 2}")
     tree = {"model": {**MARIANS, "layers": 1}, "data": {"kind": "pairs"}}
     recipe = from_tree(tree, "test", overrides=[*pairs_in(tmp_path), *made[tokenizers], *changes])
     with cache_in(workshop.cache):
@@ -222,6 +223,8 @@ def test_a_run_of_ours_that_has_its_shape_goes_there_and_back(tmp_path, workshop
     )
     assert tokenizers_of(again)[0].encode_rows(["a dog"])[0].tolist() == source.encode_rows(["a dog"])[0].tolist()
     assert tokenizers_of(again)[1].size == target.size
+    ways = [{**one.recipe.scoring.decoding.model_dump(), "per_source": 0, "extra": 0} for one in (again, run)]
+    assert ways[0] == ways[1]
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -345,6 +348,8 @@ def test_a_folder_that_is_no_marian_is_refused_and_nothing_is_made(marian_folder
         ({"positions": {"kind": "sinusoidal", "size": 1.0}}, "model.positions"),
         ({"norm": {"placement": "pre"}}, "model.norm.placement"),
         ({"norm": {"kind": "rms", "placement": "post"}}, "model.norm.kind"),
+        ({"norm": {"placement": "post", "eps": 1e-3}}, "model.norm.eps"),
+        ({"norm": {"placement": "post", "of_embeddings": True}}, "model.norm.of_embeddings"),
         ({"feedforward": "swiglu"}, "model.feedforward.kind"),
         ({"mixer": {"window": 4}}, "model.mixer.window"),
         ({"mixer": "lstm"}, "model.mixer"),

@@ -131,7 +131,7 @@ def test_processes_share_a_batch_by_its_tokens(unlike):
 
 
 def test_given_targets_are_asked_of_translators_alone(workshop):
-    with pytest.raises(UserError, match="given to translators"):
+    with pytest.raises(UserError, match="needs a translator"):
         GivenTargets().check(tasks.load(tiny_recipe(workshop.text)))
 
 
@@ -217,8 +217,12 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
         assert pipe(content, *words).out == pipe(b"one\ntwo\n").out
     drawn = pipe(b"one two three\n" * 20, "--temperature", "3")
     assert drawn.out.count("\n") == 20  # though the vocabulary has a line end
+    (tmp_path / "blank").write_text("\n \n\n")
+    assert command_line("translate", "tiny", "--file", str(tmp_path / "blank"), *where).out == pipe(b"\n\n\n").out
     blank = command_line("translate", "tiny", "  ", *where)
     assert blank.out == "\n" and "the text is empty" in blank.err  # as a line of blanks in a file is
+    scored = [command_line("translate", "tiny", f"one{gap}two", "--nbest", "2", *where).out for gap in ("\n", " ")]
+    assert scored[0] == scored[1]  # as a cell of a table is read
     drawing = ("--temperature", "2", "--top-k", "3", "--seed", "1")
     told = [command_line("translate", "tiny", text, *drawing, *where).out for text in ("one two", " one two ")]
     assert told[0] == told[1]

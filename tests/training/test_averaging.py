@@ -23,10 +23,16 @@ def averages_of(spec, total: int, walk: torch.Tensor) -> list[float]:
     return found
 
 
+def test_the_tail_has_as_many_as_its_fraction_says():
+    """0.29 · 100 is 28.999999999999996."""
+    walk = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    assert averages_of(Tail(last=0.29), 100, walk)[-1] == pytest.approx(walk[-29:].mean().item(), abs=1e-6)
+
+
 @given(total=st.integers(1, 60), last=st.floats(0.02, 1.0), every=st.integers(1, 7))
 def test_the_tail_is_the_mean_of_every_so_many_of_the_last_weights(total, last, every):
     walk = torch.randn(total, generator=torch.Generator().manual_seed(total))
-    taken = [walk[step].item() for step in range(total - 1, -1, -every)][: max(1, int(last * total / every))]
+    taken = [walk[step].item() for step in range(total - 1, -1, -every)][: max(1, int(last * total / every + 1e-6))]
     expected = sum(taken) / len(taken)
     assert averages_of(Tail(last=last, every=every), total, walk)[-1] == pytest.approx(expected, abs=1e-5)
 

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.data.row_set import normalise, shortened
+from headway.audit.data.pair_set import PairSet
+from headway.audit.data.pair_splits import SPLIT_AUDITS
+from headway.audit.data.row_set import shortened
 from headway.audit.data.two_languages import TwoLanguages
 from headway.data.pairs.alignment import STRETCH, find_mismatch, find_shift, stretches_of
 from headway.data.pairs.filters import NAMES_AND_NUMBERS, Filters
@@ -18,28 +18,6 @@ HERE_AND_THERE, A_FIFTH = 0.05, 0.2
 """Thresholds for scattered swapped pairs: honest data sets of texts and words have less than 2 %."""
 SAME_IN_BOTH, ENOUGH_SHORT = 0.2, 50
 """Pairs of one or two words, if there are so many: in honest data sets less than 10 % have equal sides."""
-
-
-@dataclass(frozen=True, eq=False)
-class PairSet:
-    """Pairs by split, train first, in the order of their files."""
-
-    pairs: Mapping[str, Sequence[tuple[str, str]]]
-    one_answer: bool = False
-    """Whether each source has exactly one right translation."""
-    files: Mapping[str, Sequence[tuple[str, str]]] | None = None
-    """The same pairs before any were dropped or held out; None if none were."""
-
-    @property
-    def held_out(self) -> list[str]:
-        found = [split for split in self.pairs if split != "train" and self.pairs[split]]
-        if not found or not self.pairs.get("train"):
-            raise DoesNotApply("there is no split other than train to compare with")
-        return found
-
-    @cached_property
-    def normalised(self) -> dict[str, list[tuple[str, str]]]:
-        return {split: [(normalise(s), normalise(t)) for s, t in pairs] for split, pairs in self.pairs.items()}
 
 
 @audit("data")
@@ -70,47 +48,63 @@ def seen_pairs(data: PairSet) -> Outcome:
 
 @audit("data")
 def rows_of_text(data: PairSet) -> Outcome:
-    """The pairs of train are texts: few are metadata, empty, or too long.
+    """The pairs of all splits are texts: few are metadata, empty, or too long.
 
-    Counted are pairs of train with a side that begins with a tag, such as <title>; with an empty side; and with more
-    than 250 words on a side. One in a hundred is a warning, one in twenty a failure: metadata are not sentences, and
-    their translation is often empty, or the same address. data.filters drops such rows, unless it is disabled.
+    Counted are pairs with a side that begins with a tag, such as <title>; with an empty side; and with more than 250
+    words on a side. One in a hundred of a split is a warning, one in twenty a failure: metadata are not sentences, and
+    their translation is often empty, or the same address. data.filters drops such rows from train, unless it is
+    disabled; held-out splits are never filtered, and with an empty reference only an empty translation is right.
     """
     filters = Filters(untranslated=False)
-    pairs = data.pairs["train"]
-    reasons = [filters.reason(TextPair(*pair)) for pair in pairs]
-    counts = Counter(reason for reason in reasons if reason is not None)
-    share = sum(counts.values()) / max(1, len(pairs))
-    if not counts:
-        return passed(0, f"none of {len(pairs):,} pairs of train is metadata, empty or too long")
-    example = next(
-        pair[0] for pair, reason in zip(pairs, reasons, strict=True) if reason == counts.most_common(1)[0][0]
-    )
-    listed = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
-    says = f"of {len(pairs):,} pairs of train {listed}, such as {shortened(example)}"
+    worst, clean = (-1.0, ""), sum(map(len, data.pairs.values()))
+    for split, pairs in data.pairs.items():
+        odd = [(pair[0] or pair[1], why) for pair in pairs if (why := filters.reason(TextPair(*pair))) is not None]
+        if not odd or (share := len(odd) / len(pairs)) <= worst[0]:
+            continue
+        counts = Counter(why for _, why in odd)
+        example = next(text for text, why in odd if why == counts.most_common(1)[0][0])
+        told = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
+        worst = (share, f"of {len(pairs):,} pairs of {split} {told}, such as {shortened(example)}")
+    share, says = worst
+    if share < 0:
+        return passed(0, f"none of {clean:,} pairs is metadata, empty or too long")
     return (failed if share > 0.05 else warned if share > 0.01 else passed)(share, says)
 
 
 @audit("data")
 def copied_targets(data: PairSet) -> Outcome:
-    """Few targets equal their own source.
+    """Few targets equal their own source, or are contained in it.
 
-    Pairs of more than two words whose sides are equal but for case and punctuation were never translated. One in a
-    hundred of train is a warning, one in ten a failure: such rows teach the model to copy. Pairs of one or two words
-    are often equal in two languages, names above all; they count only if more than a fifth of such pairs are equal.
-    data.filters.untranslated drops longer pairs whose sides are exactly equal.
+    Pairs of more than two words whose sides are equal but for case and punctuation were never translated; if one side
+    contains all of the other, columns were joined, and the source gives the answer away. One in a hundred of a split is
+    a warning, one in ten a failure: such rows teach the model to copy, and copying solves them. Pairs of one or two
+    words are often equal in two languages, names above all; they count only if more than a fifth of such pairs are
+    equal. data.filters.untranslated drops longer pairs whose sides are exactly equal from train.
     """
-    pairs = data.normalised["train"]
+    found = [_copied(split, pairs) for split, pairs in data.normalised.items() if pairs]
+    share, says = max(found, key=lambda one: one[0], default=(0.0, "there are no pairs"))
+    return (failed if share > 0.1 else warned if share > 0.01 else passed)(share, says)
+
+
+def _copied(split: str, pairs: Sequence[tuple[str, str]]) -> tuple[float, str]:
+    """The share of pairs that were not translated, and a sentence about them."""
     short = [pair for pair in pairs if len(pair[0].split()) <= NAMES_AND_NUMBERS]
     short_equal = [source for source, target in short if source == target]
     equal = [source for source, target in pairs if source == target and source.count(" ") >= NAMES_AND_NUMBERS]
     if len(short_equal) > SAME_IN_BOTH * len(short) and len(short) >= ENOUGH_SHORT:
         equal, short_equal = equal + short_equal, []
-    share = len(equal) / max(1, len(pairs))
-    says = f"{len(equal):,} of {len(pairs):,} pairs of train are the same on both sides"
+    held = [pair for pair in pairs if pair[0] != pair[1] and _holds_the_other(*pair)]
+    says = f"{len(equal):,} of {len(pairs):,} pairs of {split} are the same on both sides"
     says += f", such as {shortened(equal[0])}" if equal else ""
+    says += f"; in {len(held):,} one side contains the other, as {shortened(max(held[0], key=len))}" if held else ""
     says += f"; and {len(short_equal):,} of one or two words, as names often are" if short_equal else ""
-    return (failed if share > 0.1 else warned if share > 0.01 else passed)(share, says)
+    return (len(equal) + len(held)) / len(pairs), says
+
+
+def _holds_the_other(source: str, target: str) -> bool:
+    """Whether one side, of more than two words, is part of the other."""
+    longer, shorter = (source, target) if len(source) > len(target) else (target, source)
+    return shorter.count(" ") >= NAMES_AND_NUMBERS and f" {shorter} " in f" {longer} "
 
 
 @audit("data")
@@ -246,4 +240,5 @@ def _most_turned(files: Mapping[str, Sequence[tuple[str, str]]], languages: TwoL
 PAIR_AUDITS: list[Audit] = [
     *(seen_pairs, rows_of_text, copied_targets, many_targets, many_sources),
     *(unlike_lengths, line_order, swapped_sides),
+    *SPLIT_AUDITS,
 ]

@@ -25,7 +25,10 @@ TOO_ALIKE = 0.20
 """A larger share of near copies is a warning even if train has as many in itself."""
 
 _SPECIAL = "unk|pad|eos|bos|sos|sep|cls|mask|num|eot|s"
-_DAMAGE = re.compile("\ufffd|[ÃÂ][\u0080-\u00bf]|â€|&(?:amp|quot|lt|gt|nbsp|apos|#\\d{2,5});")
+_DAMAGE = re.compile(
+    "\ufffd|[ÃÂ][\u0080-\u00bf]|â€|&(?:amp|quot|lt|gt|nbsp|apos|#\\d{2,5});"
+    r"|(?<!\S)[^\W\d_]+\?[^\W\d_]|\w@@(?=\s)|(?:^|\s)▁\w"  # f?r; the@@ re; ▁there
+)
 _MARKUP = re.compile(rf"""\s*(?: <(?!/?(?:{_SPECIAL})>)(?:!--|[/!?]?[a-z])[^<>]*>  # a tag, but no word such as <unk>
                             | (?:https?://|www\.)\S+\s*$                         # an address and nothing else
                             | [\[{{]\s*\{{?\s*"[^"]*"\s*:                        # JSON
@@ -209,23 +212,26 @@ def metadata_rows(data: RowSet) -> Outcome:
 
 @audit("data")
 def damaged_rows(data: RowSet) -> Outcome:
-    """No row was damaged by a wrong encoding or undecoded HTML.
+    """No row was damaged by a wrong encoding, undecoded HTML, or subwords that were not joined.
 
     Searched for are traces of characters that were decoded with the wrong encoding (Ã© for é, â€™ for an apostrophe,
-    U+FFFD for what could not be decoded at all), and of HTML that was never decoded (&amp;, &#39;). From 1 % of a split
-    on it is a warning: the same word is then two words, and if only one source is damaged, the damage identifies the
-    source. Read the file as UTF-8, or decode it (Python's html.unescape) before training.
+    U+FFFD for what could not be decoded at all, f?r for what could not be encoded), of HTML that was never decoded
+    (&amp;, &#39;), and of subwords that were never joined (the@@ re, ▁there). From 1 % of a split on it is a warning:
+    the same word is then two words; if only one source is damaged, the damage identifies the source; and a score that
+    counts words counts subwords. Read the file as UTF-8, decode it (Python's html.unescape), or join its subwords
+    before training.
     """
     found = {split: [row for row in rows if _DAMAGE.search(row)] for split, rows in data.rows.items()}
     shares = {split: len(found[split]) / max(len(rows), 1) for split, rows in data.rows.items()}
     worst = max(shares, key=lambda split: shares[split])
     parts = [f"{len(odd):,} of {len(data.rows[s]):,} rows of {s} ({shares[s]:.1%})" for s, odd in found.items() if odd]
     if not parts:
-        return passed(0.0, "no row has characters of a wrong encoding, or undecoded HTML")
+        return passed(0.0, "no row has characters of a wrong encoding, undecoded HTML, or subwords")
     row = found[worst][0]
     sign = _DAMAGE.search(row)
     what = f"“{sign[0]}” in {shortened(row)}" if sign else shortened(row)
-    sentence = f"{listed(parts)} are damaged: characters of a wrong encoding, or undecoded HTML, such as {what}"
+    reasons = "characters of a wrong encoding, undecoded HTML, or subwords"
+    sentence = f"{listed(parts)} are damaged: {reasons}, such as {what}"
     return (warned if shares[worst] >= 0.01 else passed)(shares[worst], sentence)
 
 

@@ -11,7 +11,10 @@ from headway.audit import ngram
 from headway.audit.audit import Audit, Baseline, Report, of_plugins, run_audits
 from headway.audit.data.batches import READ_AUDITS, ReadInTraining
 from headway.audit.data.pair_batches import BATCH_AUDITS, PairsRead
-from headway.audit.data.pairs import PAIR_AUDITS, PairSet
+from headway.audit.data.pair_set import PairSet
+from headway.audit.data.pair_splits import AS_ROWS
+from headway.audit.data.pair_tokens import REFERENCE_AUDITS, References
+from headway.audit.data.pairs import PAIR_AUDITS
 from headway.audit.data.tokens import TOKEN_AUDITS, TokenSet
 from headway.audit.evidence import Evidence
 from headway.audit.translation.baselines import copied, remembered
@@ -42,7 +45,13 @@ class PairEvidence(Evidence):
 
         pairs = PairSet(self.used, self.task.pairs.is_exact, data.files)
         tokens = TokenSet(ids, theirs.size + shift, ours.unknown, show)
-        return [(pairs, PAIR_AUDITS), (tokens, [*TOKEN_AUDITS, *of_plugins("data")])]
+        held_out = {split: pairs.target.texts for split, pairs in data.splits.items() if split != "train"}
+        references = References(held_out, theirs)
+        return [
+            (pairs, [*PAIR_AUDITS, *AS_ROWS]),
+            (references, REFERENCE_AUDITS),
+            (tokens, [*TOKEN_AUDITS, *of_plugins("data")]),
+        ]
 
     @property
     def used(self) -> dict[str, list[tuple[str, str]]]:

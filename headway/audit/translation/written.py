@@ -24,6 +24,8 @@ LOGIT_FACTORS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05)
 """Factors on the logits; the first that makes the model uncertain enough is used."""
 FAVOURS_LONG = 16.0
 """A length penalty with which longer hypotheses always win, however unlikely."""
+COPIES, SAME_BY_CHANCE = 8, 1e-6
+"""Copies of one source whose translations are sampled, and the least probability with which all may be equal."""
 LOOP_REPEATS = 4
 """Minimum number of consecutive repetitions of a loop."""
 
@@ -146,9 +148,10 @@ def searched(written: Written) -> Outcome:
     at a time with everything recomputed for every token, must give the three best hypotheses the same scores, within a
     thousandth (or the best one, if no more are kept). If tokens are sampled, those for 64 sources must be among the
     ones that top-k and top-p keep, and as surprising on average as the temperature makes them, within five standard
-    errors. If it fails, look for a length penalty that is not used, or uses another length, for an END that is counted
-    twice or not at all, for repeated n-grams, for hypotheses that are reordered in one part of the cache and not in
-    another, and for an inverted temperature.
+    errors; and copies of one source must not all get the same translation if that is less likely than one in a million.
+    If it fails, look for a length penalty that is not used, or uses another length, for an END that is counted twice or
+    not at all, for repeated n-grams, for hypotheses that are reordered in one part of the cache and not in another, for
+    an inverted temperature, and for random numbers that all rows share.
     """
     how, most = written.decoding, None if written.model.spec.limit is None else written.model.spec.context - 1
     if how.kind not in ("greedy", "beam", "sampled"):
@@ -216,10 +219,7 @@ class _LessConfident:
     def drawn(self, sources: Sequence[np.ndarray]) -> Outcome:
         how, excess, variance, outside, tokens = self.how, 0.0, 0.0, 0, 0
         for source, (best, *_) in zip(sources, decoded(self.model, sources, self.end, how)[0], strict=True):
-            ids = [*best.tokens, *([] if best.cut else [self.end])]
-            begun = torch.tensor([[self.end, *best.tokens]])
-            said = searching.log_probabilities(self._answer, [self._whole(source)], begun)[0, : len(ids)]
-            by = searching.sampling_log_probabilities(said, how, self.model.never_written)
+            by, ids = self._drawn_by(source, best)
             surprise, weights = -by, by.exp()
             of_each = surprise.gather(1, torch.tensor(ids)[:, None])[:, 0]
             there, surprise = of_each.isfinite(), surprise.masked_fill(weights == 0, 0)
@@ -233,8 +233,29 @@ class _LessConfident:
             )
         off = excess / math.sqrt(variance) if variance else 0.0
         more = f"{excess / max(tokens, 1):+.2g} nats more surprising than they should be"
-        says = f"{tokens} sampled tokens are {more}"
-        return (passed if abs(off) <= 5 else failed)(off, f"{says}: {off:+.1f} standard errors ({how.label})")
+        says = f"{tokens} sampled tokens are {more}: {off:+.1f} standard errors ({how.label})"
+        if abs(off) > 5:
+            return failed(off, says)
+        if (chance := self._chance_of_copies(sources[0])) < SAME_BY_CHANCE:
+            return failed(
+                chance, f"{COPIES} copies of one source get the same translation: rows share their random numbers"
+            )
+        return passed(off, says)
+
+    def _drawn_by(self, source: np.ndarray, best: Any) -> tuple[torch.Tensor, list[int]]:
+        """The log-probabilities from which each token of a translation was drawn, and the tokens, END among them."""
+        ids = [*best.tokens, *([] if best.cut else [self.end])]
+        begun = torch.tensor([[self.end, *best.tokens]])
+        said = searching.log_probabilities(self._answer, [self._whole(source)], begun)[0, : len(ids)]
+        return searching.sampling_log_probabilities(said, self.how, self.model.never_written), ids
+
+    def _chance_of_copies(self, source: np.ndarray) -> float:
+        """The probability that all copies of a source get the translation of the first, if they do; otherwise 1."""
+        found = [best for best, *_ in decoded(self.model, [source] * COPIES, self.end, self.how)[0]]
+        if len({best.tokens for best in found}) > 1:
+            return 1.0
+        by, ids = self._drawn_by(source, found[0])
+        return math.exp((COPIES - 1) * float(by.gather(1, torch.tensor(ids)[:, None]).clamp(min=-100).sum()))
 
     def logit_factor(self, sources: Sequence[np.ndarray]) -> float:
         """The factor on the logits that gives the likeliest first token a probability of one half on average."""

@@ -15,6 +15,8 @@ MIN_GAIN = 0.05
 """The minimum mean difference in similarity between lines that belong together and lines that do not."""
 MIN_GAIN_OF_STRETCH = 0.02
 """The same for the mean over a stretch."""
+SAMPLED_LINES = 5_000
+"""Lines of a long text from which the place where two files diverge is first estimated."""
 STRETCH = 200
 """Consecutive lines that are compared with others."""
 MAX_STRETCHES = 12
@@ -78,16 +80,25 @@ def find_divergence(sources: Sequence[str], targets: Sequence[str]) -> int | Non
 
 
 def _divergence(longer: Sequence[str], shorter: Sequence[str], usual: float, by: int) -> int | None:
-    """The line from which the files match with this shift, to the end or until they diverge again."""
-    unshifted = np.array([similarity(a, b, usual) for a, b in zip(longer, shorter, strict=False)])
-    moved = np.array([similarity(a, b, usual) for a, b in zip(longer[by:], shorter, strict=False)])
-    k = int(_cumulative(unshifted - moved).argmax())
-    until = k + int(_cumulative((moved - unshifted)[k:]).argmax())
-    before, after = (unshifted - moved)[:k], (moved - unshifted)[k:until]
+    """The line from which the files match with this shift, to the end or until they diverge again. In long files it is
+    estimated from a sample of the lines first, and then found among the lines around the estimate."""
+
+    def gains_unshifted(rows: range) -> Float[np.ndarray, " n"]:
+        both = ((similarity(longer[row + at], shorter[row], usual) for at in (0, by)) for row in rows)
+        return np.array([unshifted - moved for unshifted, moved in both])
+
+    rows = range(0, len(shorter), max(1, len(shorter) // SAMPLED_LINES))
+    gains = gains_unshifted(rows)
+    k = int(_cumulative(gains).argmax())
+    until = k + int(_cumulative(-gains[k:]).argmax())
+    before, after = gains[:k], -gains[k:until]
     if (len(before) >= 20 and before.mean() < MIN_GAIN) or (len(after) >= 20 and after.mean() < MIN_GAIN):
         return None
     whole = by == len(longer) - len(shorter)  # the missing lines may be the last or the first
-    return k + 1 if len(after) >= 20 or (whole and len(before) >= 20 and until == len(shorter)) else None
+    if len(after) < 20 and not (whole and len(before) >= 20 and until == len(rows)):
+        return None
+    around = range(rows.step * max(0, k - 20), min(len(shorter), rows.step * (k + 20)))
+    return around.start + int(_cumulative(gains_unshifted(around)).argmax()) + 1
 
 
 def stretches_of(rows: int) -> list[int]:

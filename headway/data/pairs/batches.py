@@ -111,21 +111,31 @@ class Buckets(PairBatchSpec):
 def least_padding(lengths: Int[np.ndarray, " N"], buckets: int, enough: int) -> list[int]:
     """The longest pair of each bucket, ascending, such that the total padded size is minimal. There are at most so many
     buckets, each with at least `enough` pairs."""
-    longest = int(lengths.max())
-    below = np.concatenate(([0], np.cumsum(np.bincount(lengths, minlength=longest + 1)[1:])))  # pairs up to each length
-    # best[w]: the smallest padded size of all pairs up to length w, and the widths for it; one more bucket per round.
-    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
+    ends, pairs = np.unique(lengths, return_counts=True)  # a bucket ends at a length that some pair has
+    ends, below = np.concatenate(([0], ends)), np.concatenate(([0], np.cumsum(pairs)))
+    never, last = np.iinfo(np.int64).max // 2, len(ends) - 1
+    slots = np.full(len(ends), never)  # the smallest padded size of all pairs up to each end
+    slots[0] = 0
+    came_from: list[Int[np.ndarray, " n"]] = []
     for _ in range(buckets):
-        found = dict(best)
-        for w in range(1, longest + 1):
-            for a, (slots, widths) in best.items():
-                there = int(below[w] - below[a]) if a < w else 0
-                if there and (there >= enough or (a == 0 and w == longest)):
-                    cost = slots + there * w
-                    if w not in found or cost < found[w][0]:
-                        found[w] = (cost, [*widths, w])
-        best = found
-    return best[longest][1]
+        found, from_ = slots.copy(), np.arange(len(ends))
+        for k in range(1, len(ends)):
+            there = below[k] - below[:k]
+            costs = np.where(there >= enough, slots[:k] + there * ends[k], never)
+            if k == last:
+                costs[0] = there[0] * ends[k]
+            a = int(costs.argmin())
+            if costs[a] < found[k]:
+                found[k], from_[k] = costs[a], a
+        if (found == slots).all():  # more buckets save nothing
+            break
+        slots = found
+        came_from.append(from_)
+    widths, k = [], last
+    for from_ in reversed(came_from):
+        if from_[k] != k:
+            widths, k = [int(ends[k]), *widths], int(from_[k])
+    return widths
 
 
 class BucketSampler:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.core.errors import UserError
+from headway.core.progress import say_once
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.running.sources import known_files, read_text, split_of_stem
 from headway.data.tables import ENDINGS, JSON_LINES, PLAIN, TableFormat, column_of, read_table
@@ -211,14 +212,24 @@ def _from_path(path: Path, sides: Sides) -> Splits:
 def _by_split(folder: Path, files: Sequence[Path], endings: Sequence[str]) -> dict[str, Path]:
     """The files with one of these endings whose names tell their split, train first."""
     found: dict[str, Path] = {}
+    left: list[str] = []
     for file in files:
         ending = next((ending for ending in endings if file.name.endswith(ending)), None)
         stem = file.name.removesuffix(ending) if ending else None
-        split = None if stem is None else split_of_stem(stem) or (stem if stem.startswith("test") else None)
-        if split in found:
+        if stem is None:
+            continue
+        split = split_of_stem(stem) or (stem if stem.startswith("test") else None)
+        if split is None:
+            left.append(file.name)
+        elif split in found:
             raise UserError(f"folder '{folder}' has two files for split '{split}': {found[split].name} and {file.name}")
-        if split is not None:
+        else:
             found[split] = file
+    if left and found:
+        splits = "train, valid (dev, val, validation) and test (test_2016 …)"
+        say_once(
+            f"folder '{folder.name}': {', '.join(left[:4])}: not read; the name of a file must give its split: {splits}"
+        )
     return {split: found[split] for split in sorted(found, key=lambda s: (s != "train", s != "valid", s))}
 
 

@@ -56,7 +56,7 @@ HUB = "hub"
 CORPORA = (*EMBEDDED, *KNOWN_SETS, FILES, HUB)
 """Every valid `source`."""
 
-_SPLIT_OF_STEM = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
+_SPLIT_OF_STEM = {"train": "train", **dict.fromkeys(("valid", "val", "dev", "validation"), "valid"), "test": "test"}
 _FURTHER_TEST = re.compile(r"test-.+")
 _TEXT_ENDINGS = (".txt", ".txt.gz")
 
@@ -170,6 +170,14 @@ def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
 
 def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
     """Read a text file, gzipped if its ending says so; raise a UserError if it is not text."""
+    text = read_any_text(path, encoding, key)
+    if is_blank(text):
+        raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
+    return text
+
+
+def read_any_text(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
+    """Like `read_text`, but the text may be empty or white space."""
     try:
         content = read_bytes(path, None, through_links=True)
         if path.suffix == ".gz":
@@ -180,10 +188,7 @@ def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding
         raise UserError(f"'{path}' is not a complete gzip file ({problem})") from None
     except OSError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
-    text = decoded(content, path, encoding, key)
-    if is_blank(text):
-        raise UserError(f"'{path}' {'has only white space in it' if text else 'is empty'}; expected text")
-    return text
+    return decoded(content, path, encoding, key)
 
 
 def is_blank(text: str) -> bool:

@@ -1,11 +1,13 @@
 """Batches of pairs: a pure function of the step, every pair once in an epoch, in shapes that are few."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from headway.core.errors import UserError
-from headway.data.pairs.batches import Buckets
+from headway.data.pairs.batches import Buckets, least_padding
 from headway.data.pairs.dataset import PairedTexts, Side
 
 END = 50
@@ -78,3 +80,22 @@ def test_pairs_that_are_too_long_are_left_out_and_if_all_are_that_is_said(pairs)
     assert max(sampler.at(s).inputs.shape[2] for s in range(sampler.steps_per_epoch)) <= 10
     with pytest.raises(UserError, match="set model"):
         built(pairs, longest=1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_widths_take_fewer_slots(seed):
+    rng = np.random.default_rng(seed)
+    lengths, enough = rng.integers(1, 9, size=30), int(rng.integers(1, 12))
+
+    def slots(widths) -> float:
+        rows = np.histogram(lengths, [0, *(w + 0.5 for w in widths)])[0]
+        return rows @ widths if len(widths) == 1 or rows.min() >= enough else np.inf
+
+    most = int(lengths.max())
+    others = [(*some, most) for n in range(3) for some in itertools.combinations(range(1, most), n)]
+    assert slots(least_padding(lengths, 3, enough)) == min(map(slots, others))
+
+
+def test_pairs_of_thousands_of_lengths_are_grouped_at_once():
+    """By a loop over all pairs of lengths it takes half a minute, every time."""
+    assert len(least_padding(np.arange(1, 4001), 8, 50)) == 8

@@ -101,6 +101,12 @@ def test_of_files_that_part_twice_the_first_place_is_told():
     assert line is not None and abs(line - 30) <= 1
 
 
+def test_long_files_are_told_apart_by_some_of_their_lines():
+    ours = [f"{'very ' * (k * k % 11)}{k % 97}" for k in range(60_000)]
+    theirs = [line.replace("very", "bien") for line in ours]
+    assert find_divergence(ours, theirs[:41_234] + theirs[41_235:]) == 41_235
+
+
 @pytest.mark.parametrize("by", [1, -1, 3, -3])
 @pytest.mark.parametrize("at", [1, 400])
 def test_a_side_that_has_slipped_is_found_with_the_row_and_by_how_much(by, at):
@@ -150,6 +156,14 @@ def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
         write(tmp_path, name, lines)
     with pytest.raises(UserError, match=message):
         read_pairs("files", str(tmp_path), Sides(direction))
+
+
+def test_what_a_folder_has_besides_is_told(tmp_path, caplog):
+    for name in ("train", "validation", "newstest"):
+        write(tmp_path, f"{name}.en", EN)
+        write(tmp_path, f"{name}.fr", FR)
+    assert list(read_pairs("files", str(tmp_path), Sides("en-fr"))) == ["train", "valid"]
+    assert "newstest.en: not read" in caplog.text and "validation.en" not in caplog.text
 
 
 def test_one_of_two_parallel_files_is_no_table(tmp_path):

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from headway.audit.data.pairs import PairSet
+from headway.audit.data.pair_set import PairSet
+from headway.audit.data.pair_tokens import References
 from headway.audit.plants.needs import TRANSLATOR
 from headway.audit.plants.planting import Bed
 
@@ -37,7 +38,7 @@ def _shifted_far(pairs, split, rng):
     return [(a[0], b[1]) for a, b in zip(pairs[3:], pairs, strict=False)]
 
 
-@_pairs("held_out_from_the_other_direction", "swapped-sides", also=("seen-pairs",))
+@_pairs("held_out_from_the_other_direction", "swapped-sides", also=("seen-pairs", "written-alike", "cut-sides"))
 def _turned(pairs, split, rng):
     return pairs if split == "train" else [(target, source) for source, target in pairs]
 
@@ -56,3 +57,52 @@ def _untranslated(pairs, split, rng):
 def _tagged(pairs, split, rng):
     tagged = [(f"<keywords>{s}</keywords>", f"<keywords>{t}</keywords>") for s, t in pairs if rng.random() < 0.1]
     return [*pairs, *tagged] if split == "train" else pairs
+
+
+@_pairs("answers_in_the_sources", "copied-targets", also=("unlike-lengths", "rows-of-text"))
+def _joined(pairs, split, rng):
+    """As if two columns had been read as one."""
+    return [(f"{s} ; {t}", t) for s, t in pairs]
+
+
+@_pairs("missing_references", "rows-of-text", also=("written-alike",))
+def _missing(pairs, split, rng):
+    return pairs if split == "train" else [(s, "" if rng.random() < 0.2 else t) for s, t in pairs]
+
+
+@_pairs("targets_of_train_truncated", "cut-sides", also=("unlike-lengths", "many-targets", "seen-pairs"))
+def _cut(pairs, split, rng):
+    return [(s, t[: len(t) // 2 + 1]) for s, t in pairs] if split == "train" else pairs
+
+
+@_pairs("targets_doubled_in_train", "cut-sides")
+def _twice(pairs, split, rng):
+    return [(s, f"{t} {t}") for s, t in pairs] if split == "train" else pairs
+
+
+@_pairs("held_out_targets_reversed", "written-alike")
+def _backwards(pairs, split, rng):
+    return pairs if split == "train" else [(s, t[::-1]) for s, t in pairs]
+
+
+@_pairs("held_out_without_spaces", "written-alike")
+def _without_blanks(pairs, split, rng):
+    return pairs if split == "train" else [(s.replace(" ", ""), t.replace(" ", "")) for s, t in pairs]
+
+
+class _LosesTheEnd:
+    """A tokenizer whose decode drops the last token."""
+
+    def __init__(self, honest):
+        self.encode_rows, self.unknown, self._decode = honest.encode_rows, honest.unknown, honest.decode
+
+    def decode(self, ids):
+        return self._decode(ids[:-1])
+
+
+_bed.data(
+    References,
+    "writable-references",
+    "decoding without the last token",
+    lambda data, rng: replace(data, tokenizer=_LosesTheEnd(data.tokenizer)),
+)

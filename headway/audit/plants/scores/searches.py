@@ -152,3 +152,13 @@ def sampled_from_all_tokens(patch):
 @_bed.plant(SEARCHED, DRAWN, also=WRITES)
 def greedy_in_place_of_sampling(patch):
     _drawn(patch, lambda temperature, top_k, top_p: (0.0, top_k, top_p))
+
+
+@_bed.plant(SEARCHED, DRAWN, also=WRITES)
+def rows_that_share_their_random_numbers(patch):
+    honest = decoding.Sampled.search
+
+    def search(self, text, end, limits, numbers):
+        return honest(self, text, end, limits, [0 for _ in numbers])
+
+    patch.setattr(decoding.Sampled, "search", search)
