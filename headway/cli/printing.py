@@ -162,7 +162,8 @@ def _line(finding: Finding, of: str = "") -> Text:
 def show_explanation(audit: Audit) -> None:
     console = Console(highlight=False)
     console.print(Text.assemble((audit.name, "bold"), f" ({audit.subject}): {audit.about}\n"))
-    console.print(audit.explanation.replace("\n", " "), markup=False)
+    paragraphs = (paragraph.replace("\n", " ") for paragraph in audit.explanation.split("\n\n"))
+    console.print("\n\n".join(paragraphs), markup=False)
 
 
 def show_runs(runs: Sequence[ListedRun]) -> None:

@@ -68,7 +68,7 @@ def vocabulary_from_train(data: TokenSet) -> Outcome:
     elsewhere = lacking & (sum(data.counts[split] for split in held) > 0)
     count, of = int(elsewhere.sum()), int(lacking.sum())
     if not count:
-        return passed(0, f"every token of {', '.join(held)} is in train")
+        return passed(0, f"every token of {' and '.join(held)} occurs in train")
     some = ", ".join(f"‘{piece}’" for piece in data.show(np.flatnonzero(elsewhere)[:5].tolist()))
     sentence = f"{count:,} of {data.vocabulary:,} tokens are in held-out splits but not in train, such as {some}"
     if count > 3 and count > of / 2:

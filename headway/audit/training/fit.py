@@ -56,7 +56,7 @@ def still_improving(curve: TrainingCurve) -> Outcome:
     slope = max(slopes)
     gain = min(max(0.0, -float(slope) * math.log(1.5)), abs(float(losses[-1])))
     share = gain / max(abs(float(losses[-1])), 0.1 * curve.first, 1e-9)
-    sentence = f"half as many steps again should lower the {which} loss of {losses[-1]:.3g} by {gain:.2g}"
+    sentence = f"50 % more steps should lower the {which} loss of {losses[-1]:.3g} by {gain:.2g}"
     if curve.held_out is not None and which == "train":
         seen = curve.evaluations[curve.held_out][1]
         if len(seen) > 1 and seen[-1] >= seen[-2]:
