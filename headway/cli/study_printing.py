@@ -52,8 +52,11 @@ def show_plan(plan: Plan) -> None:
         how = f"{shapes}; {busy} process{'es' * (busy > 1)} with one thread each; {_size(plan.memory)} of memory in all"
     count = f"{len(plan.runs)} run{'s' * (len(plan.runs) > 1)}"
     console.print(f"\n{count}: {how}; about {duration(plan.seconds)}", markup=False)
+    questions: dict[str, list[str]] = {}  # by sentence, because many have the same one
     for one in plan.power:
-        console.print(Text.assemble("\n", (str(one.question), "bold"), f"\n{sentence(one.sentence)}"))
+        questions.setdefault(sentence(one.sentence), []).append(str(one.question))
+    for said, of_these in questions.items():
+        console.print(Text.assemble("\n", ("\n".join(of_these), "bold"), f"\n{said}"))
     for warning in plan.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 

@@ -304,20 +304,22 @@ class ScoredRun:
 
 
 class _AskedAgain(NamedTuple):
+    """Asks a model in evaluation mode, whatever mode a faulty scorer has left it in."""
+
     how: Any
     device: str
     model: Any
 
     def __call__(self, ids: Tensor, **beside: Tensor) -> Tensor:
         given = {name: self._for_each(tensor) for name, tensor in beside.items()}
-        return self.how.answer(self.model, self._for_each(ids), **given)
+        return self.how.answer(self.model.eval(), self._for_each(ids), **given)
 
     def asked(self, question: str, *given: Tensor) -> Tensor:
         """Call another method of the task's `Probing`, by its name."""
-        return getattr(self.how, question)(self.model, *map(self._for_each, given))
+        return getattr(self.how, question)(self.model.eval(), *map(self._for_each, given))
 
     def going_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self.how.carry_on(self.model, self._for_each(ids), state)
+        return self.how.carry_on(self.model.eval(), self._for_each(ids), state)
 
     def _for_each(self, given: Tensor) -> Tensor:
         """The same input for every replica."""
