@@ -34,7 +34,8 @@ DRAWN = {Dropout: (1, 2, 3), LockedDropout: (1, 3), WordDropout: (2,), WeightDro
 def dropout(probe: Probe) -> Outcome:
     """Dropout is what the recipe says: so much is left out, by this pattern, in every step another, and the rest grows.
 
-    The places are found at which a training pass drops anything, and each is given ones. What comes out must be 0, or
+    The places are found at which a training pass drops anything; the loss must have a gradient in what each of them
+    gives (a result that nobody uses has none). Then each is given ones. What comes out must be 0, or
     1/(1 − rate) so that the mean stays; as often 0 as the rate says, within what chance allows; the same at all tokens
     of a row where noise is locked, for a word wherever it stands where words are dropped, and nowhere else the same;
     other numbers in the next step, and in every layer others than in the one before. All rates must be the recipe's,
@@ -45,7 +46,9 @@ def dropout(probe: Probe) -> Outcome:
     asked = {rate for rate in _rates(probe.recipe.model.model_dump()) if rate}
     if not asked:
         raise DoesNotApply("nothing is dropped in this model")
-    places = {name: place for name, place in _used(probe).items() if place.active}
+    places, lost = _used(probe)
+    if lost:
+        return failed(None, f"what {lost[0]} leaves is not used: the loss is made of what it was given")
     for name, place in places.items():
         if problem := _problem(probe, place):
             return failed(None, f"{name} {problem}")
@@ -107,21 +110,39 @@ def _meant(spec: Any, name: str) -> float | None:
     return spec.noise.output if ends and spec.noise.output is not None else spec.dropout
 
 
-def _used(probe: Probe) -> dict[str, Dropout]:
-    """The places that a training pass goes through."""
+def _used(probe: Probe) -> tuple[dict[str, Dropout], list[str]]:
+    """The places that a training pass goes through, where they drop anything; and those of them whose result the loss
+    does not depend on."""
     seen: dict[str, Dropout] = {}
+    given: dict[str, list[Tensor]] = {}
+
+    def noted(name: str, place: Dropout):
+        def hook(module: Any, inputs: Any, dropped: Tensor) -> Tensor | None:
+            seen.setdefault(name, place)
+            if not place.active:
+                return None
+            dropped = dropped + torch.zeros_like(dropped).requires_grad_()  # also where nothing before it is trained
+            given.setdefault(name, []).append(dropped)
+            return dropped
+
+        return hook
+
     places = [(name, one) for name, one in probe.model.named_modules() if isinstance(one, Dropout)]
-    hooks = [
-        one.register_forward_hook(lambda *_, n=name, p=one: seen.setdefault(n, p) and None) for name, one in places
-    ]
+    hooks = [one.register_forward_hook(noted(name, one)) for name, one in places]
     probe.model.train()
     try:
-        probe.model.loss(probe.excerpt(rows=2, tokens=8))
+        with torch.enable_grad():
+            loss = probe.model.loss(probe.excerpt(rows=2, tokens=8))[0].sum()
+            reached = {
+                name: torch.autograd.grad(loss, all_, retain_graph=True, allow_unused=True)
+                for name, all_ in given.items()
+            }
     finally:
         probe.model.eval()
         for hook in hooks:
             hook.remove()
-    return seen
+    lost = [name for name, slopes in reached.items() if all(slope is None for slope in slopes)]
+    return {name: place for name, place in seen.items() if place.active}, lost
 
 
 def _problem(probe: Probe, place: Dropout) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from headway.audit.plants.models.recurrence import GRU, LSTM, MINGRU, STEPS, TWO_WAYS
+from headway.audit.plants.models.recurrence import ANY, GRU, LSTM, MINGRU, STEPS, TWO_WAYS, after
 from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, rows_of
 from headway.audit.plants.planting import Bed, Patch
 from headway.audit.plants.populations import ALSO, BESIDE
@@ -54,6 +54,34 @@ def reset_gate_that_is_always_open(patch):
 def forget_gate_that_starts_with_the_other_sign(patch):
     honest = LstmSpec.bias_start
     patch.setattr(LstmSpec, "bias_start", lambda self, hidden: -honest(self, hidden))
+
+
+@_bed.plant("definition", STEPS)
+def recurrent_matrix_that_starts_at_zero(patch):
+    honest = Cells.__init__
+
+    def init(self, *given):
+        honest(self, *given)
+        self.recurrent = parameter(*self.recurrent.shape)
+
+    patch.setattr(Cells, "__init__", init)
+
+
+@_bed.plant("definition", ANY)
+def hidden_states_cut_off_on_their_way_out(patch):
+    """What goes on from token to token is right."""
+    after(patch, lambda y, state: (y.clamp(-0.05, 0.05), state))
+
+
+@_bed.plant("definition", ANY)
+def input_added_to_what_the_layer_gives(patch):
+    honest = Recurrence.forward
+
+    def forward(self, x, context, state=None):
+        y, after = honest(self, x, context, state)
+        return y + x, after
+
+    patch.setattr(Recurrence, "forward", forward)
 
 
 @_bed.plant("definition", CLASSIFIER, TWO_WAYS)

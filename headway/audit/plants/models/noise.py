@@ -1,11 +1,13 @@
 """Faults of dropout of other shapes: locked, of whole words, of weights; and of where each has its rate."""
 
 import torch
+from torch import nn
 
 from headway.audit.plants.models.recurrence import with_recurrence
 from headway.audit.plants.needs import part
 from headway.audit.plants.planting import Bed, Need
 from headway.nn.dropout import LockedDropout, NoiseSpec, WeightDropout, WordDropout
+from headway.nn.recurrence import Cells
 from headway.nn.replicated import Dropout
 
 _bed = Bed("noise")
@@ -70,6 +72,23 @@ def locked_noise_that_all_layers_share(patch):
 @_bed.plant("dropout", DROPPED)
 def weights_never_dropped(patch):
     patch.setattr(WeightDropout, "forward", lambda self, x: x)
+
+
+@_bed.plant("dropout", DROPPED)
+def weights_dropped_and_the_whole_matrix_used(patch):
+    """`self.drop(weight)`, and what it gives is kept nowhere."""
+    honest = Cells.forward
+
+    def unused(self, x, first, real):
+        drop = self.drop
+        drop(self.recurrent)
+        self.drop = nn.Identity()
+        try:
+            return honest(self, x, first, real)
+        finally:
+            self.drop = drop
+
+    patch.setattr(Cells, "forward", unused)
 
 
 @_bed.plant("dropout", DROPPED, also=("batch-invariance", "cache", "carried-state", "definition"))
