@@ -1,20 +1,22 @@
 """Faults in how a recurrence is computed: its cells, scans, gradients, and replicas side by side."""
 
+import re
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from headway.audit.plants.models.recurrence import ANY, GRU, LSTM, MINGRU, STEPS, TWO_WAYS, after
-from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, rows_of
-from headway.audit.plants.planting import Bed, Patch
+from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, part, rows_of
+from headway.audit.plants.planting import Bed, Need, Patch
 from headway.audit.plants.populations import ALSO, BESIDE
-from headway.nn import recurrence, scan
+from headway.nn import recurrence, scan, seeding
 from headway.nn.dropout import WeightDropout
 from headway.nn.recurrence import Cells, LstmSpec, Recurrence
 from headway.nn.replicated import parameter
 
 _bed = Bed("recurrence")
+SEVERAL = Need("layers of one kind", lambda recipe: (part(recipe, "model.layers") or 0) > 1, ("model.layers=2",))
 
 
 def _cell(patch: Patch, cell: type[scan.Cell], change: Any) -> None:
@@ -192,6 +194,28 @@ def reset_gate_forgotten_on_the_way_back(patch):
         return passed
 
     patch.setattr(scan.GruCell, "backward", backward)
+
+
+@_bed.plant("own-weights", CLASSIFIER, TWO_WAYS)
+def one_set_of_weights_for_both_directions(patch):
+    honest = Recurrence.__init__
+
+    def init(self, *given):
+        honest(self, *given)
+        self.against = self.against and self.along
+
+    patch.setattr(Recurrence, "__init__", init)
+
+
+@_bed.plant("own-weights", SEVERAL)
+def layers_that_begin_as_copies_of_the_first(patch):
+    """As those of torch's TransformerEncoder, which are made by `deepcopy`."""
+    honest = seeding._draw
+
+    def draw(p, value, std, replica_seed, name):
+        honest(p, value, std, replica_seed, re.sub(r"layers\.\d+", "layers.0", name))
+
+    patch.setattr(seeding, "_draw", draw)
 
 
 # --- beside others ---------------------------------------------------------------------------------------------------
