@@ -13,6 +13,7 @@ import torch
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.same_tokens import check_same_tokens
+from headway.experiment.train import check_usable
 from headway.run.folder import Run
 from headway.scoring.ensemble import Gain
 from headway.scoring.score import Score
@@ -45,6 +46,9 @@ def score_together(
 ) -> Ensemble:
     """The splits asked for (or those of the first recipe), whole."""
     check_together(runs)
+    for run in runs:
+        if run.status.is_diverged:
+            check_usable(run, run.checkpoint(which))
     window = window or ReadingWindow()
     task = tasks.load_for(runs[0])
     named = list(splits) if splits else task.scored_splits

@@ -11,7 +11,7 @@ from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
 from headway.experiment.inspect import alike
 from headway.experiment.same_tokens import check_same_tokens
-from headway.experiment.train import load_model
+from headway.experiment.train import load_usable
 from headway.run.folder import Run
 from headway.scoring.length import TOKENS, LengthScore, check_lengths, score_lengths
 from headway.tasks.abilities import ReadsSegments
@@ -134,7 +134,7 @@ def by_length(
         run.count_looks_at_test([split])
     arms = []
     for name, same in alike(runs):
-        found = [score_lengths(load_model(run, which)[0], ids, lengths)[0] for run in same]
+        found = [score_lengths(load_usable(run, which)[0], ids, lengths)[0] for run in same]
         arms.append(ArmByLength(name, same[0].recipe.segment, same, found))
     return LengthPage(arms, split, len(ids) - 1)
 

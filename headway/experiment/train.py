@@ -309,12 +309,17 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
 def load_usable(run: Run, which: str = "auto") -> tuple[Any, Checkpoint]:
     """The same, to be asked something. What is left of a training that diverged has no answers, and that is said."""
     model, saved = load_model(run, which)
+    check_usable(run, saved)
+    return model, saved
+
+
+def check_usable(run: Run, saved: Checkpoint) -> None:
+    """Refused is what was left of a training that diverged."""
     status = run.status
     if status.is_diverged and saved.step >= (status.step or 0):
         other = "; --checkpoint best has the best before it" if run.has_best else ""
         remedy = "train it anew with a lower training.optimizer.learning_rate or a longer warm-up"
         raise UserError(f"{run.name} {status}: there is nothing to ask it; {remedy}{other}")
-    return model, saved
 
 
 def counts_of(model: Trainable) -> dict[str, int]:

@@ -12,6 +12,7 @@ from tiny import reseal, tiny_recipe
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.ensemble import score_together
+from headway.experiment.lengths import by_length
 from headway.experiment.train import load_model, train
 from headway.recipe.recipe import from_tree
 from headway.run.folder import Run, open_run
@@ -123,3 +124,14 @@ def test_the_verb(home, command_line):
     }.items():
         answer = command_line("score", *words, "--runs", str(home))
         assert answer.code == 2 and said in answer.err
+
+
+def test_what_is_left_of_a_training_that_diverged_is_no_member(home, tmp_path):
+    shutil.copytree(home / "b", tmp_path / "b")
+    (broken,) = runs(tmp_path, "b")
+    broken.note(status="diverged", step=2, reason="the loss is no longer a finite number")
+    reseal(broken.folder)
+    with pytest.raises(UserError, match=r"b diverged at step 2: .* there is nothing to ask it"):
+        score_together([*runs(home, "a"), *runs(tmp_path, "b")], ["valid"])
+    with pytest.raises(UserError, match="b diverged at step 2"):
+        by_length(runs(tmp_path, "b"), [4], tokens=50)

@@ -196,7 +196,7 @@ def reset_gate_forgotten_on_the_way_back(patch):
     patch.setattr(scan.GruCell, "backward", backward)
 
 
-@_bed.plant("own-weights", CLASSIFIER, TWO_WAYS)
+@_bed.plant("own-weights", CLASSIFIER, TWO_WAYS, trains=True)
 def one_set_of_weights_for_both_directions(patch):
     honest = Recurrence.__init__
 
