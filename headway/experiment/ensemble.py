@@ -12,7 +12,7 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.experiment.same_tokens import check_same_tokens
+from headway.experiment.same_tokens import check_same_tokens, naming
 from headway.experiment.train import check_usable
 from headway.run.folder import Run
 from headway.scoring.ensemble import Gain
@@ -60,7 +60,8 @@ def score_together(
         model, own = _side_by_side(some, task, which), replace(task, recipe=some[0].recipe)
         if any(window):
             tasks.able(some[0], ReadsSegments)
-            own = own.in_segments(model, window)  # pyright: ignore[reportAttributeAccessIssue]
+            with naming(some[0]):
+                own = own.in_segments(model, window)  # pyright: ignore[reportAttributeAccessIssue]
         for split in named:
             for k, said in zip(members, own.told(model, split), strict=True):  # pyright: ignore
                 told[k][split] = said

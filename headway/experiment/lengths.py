@@ -10,7 +10,7 @@ from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
 from headway.experiment.inspect import alike
-from headway.experiment.same_tokens import check_same_tokens
+from headway.experiment.same_tokens import check_same_tokens, naming
 from headway.experiment.train import load_usable
 from headway.run.folder import Run
 from headway.scoring.length import TOKENS, LengthScore, check_lengths, score_lengths
@@ -129,7 +129,8 @@ def by_length(
     task.check_split(split)
     ids = task.running(split)[0][: tokens + 1]
     for run in runs:
-        check_lengths(lengths, len(ids), run.recipe.model.limit)
+        with naming(run):
+            check_lengths(lengths, len(ids), run.recipe.model.limit)
     for run in runs:
         run.count_looks_at_test([split])
     arms = []

@@ -1,11 +1,21 @@
 """Whether runs read the same tokens: only then may their predictions be averaged, or their losses share an axis."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.yaml import flat
 from headway.run.folder import Run
+
+
+@contextmanager
+def naming(run: Run) -> Iterator[None]:
+    """What is refused is refused of this run, where there are several."""
+    try:
+        yield
+    except UserError as refused:
+        raise UserError(f"{run.name}: {refused}") from None
 
 
 def check_same_tokens(runs: Sequence[Run]) -> None:

@@ -126,6 +126,13 @@ def test_the_verb(home, command_line):
         assert answer.code == 2 and said in answer.err
 
 
+def test_the_member_that_cannot_read_so_is_named(home):
+    with pytest.raises(UserError, match=r"^a: no layer of this model carries a state"):
+        score_together(runs(home, "c", "a"), ["valid"], ReadingWindow(state="carried"))
+    with pytest.raises(UserError, match=r"^a: segments of 17 tokens cannot be read"):
+        by_length(runs(home, "c", "a"), [17], tokens=50)
+
+
 def test_what_is_left_of_a_training_that_diverged_is_no_member(home, tmp_path):
     shutil.copytree(home / "b", tmp_path / "b")
     (broken,) = runs(tmp_path, "b")
