@@ -189,11 +189,11 @@ def _or(said: Sequence[str]) -> str:
 
 
 def _down_to_lowest(chart: Chart) -> Chart:
-    """What is below is left out, and bands stand on it."""
+    """What is below is left out, and bands stand on it; so is what has grown beyond all measure."""
     lowest = LOWEST * max((v for curve in chart.curves for v in curve.high if math.isfinite(v)), default=1.0)
     curves = []
     for curve in chart.curves:
-        at = [k for k, value in enumerate(curve.middle) if value >= lowest]
+        at = [k for k, value in enumerate(curve.middle) if lowest <= value < math.inf]
         x, middle, high = ([values[k] for k in at] for values in (curve.x, curve.middle, curve.high))
         low = [max(lowest, curve.low[k]) for k in at]
         curves.append(replace(curve, x=x, middle=middle, low=low, high=high))

@@ -2,7 +2,8 @@
 
     ∂state_t/∂state_s = J_t · J_{t−1} … J_{s+1},    J_t = ∂state_t/∂state_{t−1} at what is read there, held fixed
 
-Whole Jacobians at any width; beyond 256 numbers the largest singular value is found by power iteration.
+Whole Jacobians at any width; beyond 256 numbers the largest singular value is found by power iteration. What grows
+beyond float64 is infinite.
 """
 
 import math
@@ -14,14 +15,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headway.core import random
 from headway.look.gradient_rows import GradientRows
 from headway.nn.context import Context
 from headway.nn.mixer import Mixer
 
 WIDEST_SINGULAR = 256
 """The widest state whose singular values are computed."""
-ROUNDS = 30
-"""Of power iteration."""
+ROUNDS, BLOCK = 30, 8
+"""Of power iteration, and how many vectors it leads at once: the largest values may lie close together."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,10 @@ class HiddenState:
     @property
     def bound(self) -> list[float] | None:
         """… and so for many steps, by distance."""
-        return None if self.step_bound is None else [self.step_bound**n for n in range(len(self.norms.typical))]
+        if self.step_bound is None:
+            return None
+        reach = torch.arange(len(self.norms.typical), dtype=torch.float64)
+        return torch.tensor(self.step_bound, dtype=torch.float64).pow(reach).tolist()
 
 
 class MixerInput(NamedTuple):
@@ -145,23 +150,37 @@ def _hidden_state(mixer: Mixer, steps: list[Float[Tensor, "N S S"]]) -> HiddenSt
         through, norms, spectral = torch.eye(units, dtype=torch.float64, device=jacobians.device), [1.0], [1.0]
         for jacobian in jacobians.flip(0):
             through = through @ jacobian
-            norms.append(float(through.norm()) / math.sqrt(units))
+            norms.append(_or_infinite(float(through.norm())) / math.sqrt(units))
             spectral.append(_spectral(through))
         typical.append(torch.tensor(norms, dtype=torch.float64))
         largest.append(torch.tensor(spectral, dtype=torch.float64))
     several = torch.cat([jacobians[:: max(1, len(jacobians) // 4)] for jacobians in steps])
-    values = torch.linalg.svdvals(several).mean(0).tolist() if units <= WIDEST_SINGULAR else []
+    several = several[several.isfinite().flatten(1).all(1)]
+    values = torch.linalg.svdvals(several).mean(0).tolist() if units <= WIDEST_SINGULAR and len(several) else []
     bound = mixer.step_bound()
     norms = Norms(torch.stack(typical).mean(0).tolist(), torch.stack(largest).mean(0).tolist())
     return HiddenState(units, norms, values, None if bound is None else bound[0].item(), mixer.advances)
 
 
+def _or_infinite(size: float) -> float:
+    return math.inf if math.isnan(size) else size
+
+
+def spectral(matrices: Float[Tensor, "*N S D"]) -> Float[Tensor, "*N"]:
+    """The largest singular value of each; infinite where numbers have grown beyond all measure."""
+    finite = matrices.isfinite().flatten(-2).all(-1)
+    held = torch.where(finite[..., None, None], matrices, 0)
+    return torch.where(finite, torch.linalg.matrix_norm(held, ord=2), math.inf)
+
+
 def _spectral(matrix: Float[Tensor, "S S"]) -> float:
-    """The largest singular value."""
-    if len(matrix) <= WIDEST_SINGULAR:
-        return float(torch.linalg.matrix_norm(matrix, ord=2))
-    v = torch.ones(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    """Of one matrix, however wide."""
+    size = float(matrix.norm())
+    if len(matrix) <= WIDEST_SINGULAR or not 0 < size < math.inf:
+        return float(spectral(matrix))
+    matrix = matrix / size  # or the squares of small numbers would be zero
+    drawn = random.generator("spectral", len(matrix))
+    block = torch.randn(len(matrix), BLOCK, generator=drawn, dtype=matrix.dtype).to(matrix.device)
     for _ in range(ROUNDS):
-        v = matrix.mT @ (matrix @ v)
-        v = v / v.norm().clamp(min=torch.finfo(v.dtype).tiny)
-    return float((matrix @ v).norm())
+        block = torch.linalg.qr(matrix.mT @ (matrix @ block)).Q
+    return size * float(torch.linalg.matrix_norm(matrix @ block, ord=2))

@@ -1,5 +1,8 @@
 """How far gradients reach, against autograd's own Jacobians; and a toy recurrence whose Jacobians are known."""
 
+import json
+import math
+import re
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +14,7 @@ from headway.look import state_flow
 from headway.look.flow_page import FlowOfArm, FlowPage
 from headway.look.gradient_flow import GradientFlow, SideFlow, gradient_flow, loss_lengths, stream_norms
 from headway.look.gradient_rows import GradientRows, in_segments
-from headway.look.state_flow import Norms, hidden_states
+from headway.look.state_flow import Norms, _spectral, hidden_states
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.context import Context
 from headway.nn.masks import Causal
@@ -169,6 +172,33 @@ def test_every_recurrence_has_steps_and_some_have_bounds(mixer, units, bounded, 
     assert (state.bound is not None) == bounded
     for norm, bound in zip(state.norms.largest or [], state.bound or [], strict=False):
         assert norm <= bound * 1.0001
+
+
+def test_gradients_that_explode_are_infinite_and_drawn_as_far_as_they_are_numbers(text, tmp_path):
+    """A ReLU net whose units grow a thousandfold at every step: beyond float32, then beyond float64."""
+    spec = LanguageModelSpec(
+        layers=1, width=8, context=130, positions="none", mixer={"kind": "rnn", "nonlinearity": "relu"}, norm="none"
+    )  # pyright: ignore
+    model = spec.build(11).eval()
+    with torch.no_grad():
+        model.layers[0].mixer.along.recurrent.copy_(1000 * torch.eye(8)[None])
+        model.layers[0].mixer.along.input.weight.abs_()
+        model.embedding.weight.abs_()
+    found = gradient_flow(model, in_segments(text, 120, 2))
+    (state,) = found.own.hidden.values()
+    assert state.norms.typical[1] == pytest.approx(1000) and state.norms.typical[-1] == math.inf
+    assert state.norms.largest is not None and state.norms.largest[-1] == state.bound[-1] == math.inf  # pyright: ignore
+    json.dumps(found.as_json(), allow_nan=False)
+    drawn = FlowPage([FlowOfArm("grows", [found])], "valid").draw()
+    drawn.save(tmp_path / "flow.svg")
+    assert not re.search(r'[" ,](nan|inf)', (tmp_path / "flow.svg").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-160])
+def test_the_largest_singular_value_of_a_wide_matrix(size):
+    matrix = torch.randn(300, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    largest = float(torch.linalg.matrix_norm(matrix, ord=2))
+    assert _spectral(size * matrix) == pytest.approx(size * largest, rel=1e-3)
 
 
 def test_a_step_of_an_lstm_is_as_finite_differences_say(text):
