@@ -1,1 +1,1 @@
-"""Measurements against peers. Each module prints one JSON line per figure; run with `python -m benchmarks.NAME`."""
+"""Benchmarks and comparisons with other libraries. Run with `python -m benchmarks.NAME`; each prints JSON lines."""

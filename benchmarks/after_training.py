@@ -1,11 +1,11 @@
-"""What a population costs after its last step, by the number of its members: operations of torch, and CPU seconds.
+"""The cost of a population after its last step, by number of members: torch operations and CPU seconds.
 
     python -m benchmarks.after_training [--recipe demo] [--members 8 32] [KEY=VALUE …]
 
-On a GPU small models cost what it takes to launch their operations, so how many there are tells where seconds go
-without one: of each function of Headway the operations within it, as a part that is the same for every population and a
-part for each member (two sizes make a line). The model is narrow, so that on a CPU, too, little else counts; while
-operations are counted, scores are taken in batches as large as on a GPU.
+On a GPU the cost of small models is launch overhead, so the number of operations shows where time is spent, even
+without a GPU. For each function of Headway, the operations within it are split into a constant part and a part per
+member (from two population sizes). The model is narrow, so that overhead dominates on a CPU as well. While operations
+are counted, scoring uses batches as large as on a GPU.
 """
 
 import argparse
@@ -23,14 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headway
 from headway.experiment.train import Training, train
 from headway.recipe.recipe import load
-from headway.scoring.likelihood import LARGEST
+from headway.scoring.likelihood import MAX_ELEMENTS
 
 NARROW = ("model.width=32", "training.duration=20 steps")
 HOME = str(Path(headway.__file__).parent)
 
 
 class Counted(TorchDispatchMode):
-    """How many operations there are within each function of Headway."""
+    """Counts the torch operations within each function of Headway."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Counted(TorchDispatchMode):
 
 
 def after_training(recipe: str, changes: list[str], members: int, counted: Counted | None) -> float:
-    """CPU seconds from the last step to the end, which are the longer for being counted."""
+    """CPU seconds from the last step to the end; counting operations makes them longer."""
     base, took, finish = load(recipe, [*NARROW, *changes]), [], Training.finish
 
     def watched(self: Training) -> None:
@@ -55,7 +55,7 @@ def after_training(recipe: str, changes: list[str], members: int, counted: Count
         if counted is None:
             finish(self)
         else:
-            with counted, patch.dict(LARGEST, cpu=LARGEST["cuda"]):
+            with counted, patch.dict(MAX_ELEMENTS, cpu=MAX_ELEMENTS["cuda"]):
                 finish(self)
         took.append(time.process_time() - began)
 
@@ -73,7 +73,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--recipe", default="demo")
     asked.add_argument("--members", type=int, nargs=2, default=(8, 32))
-    asked.add_argument("--rows", type=int, default=40, help="of the table")
+    asked.add_argument("--rows", type=int, default=40, help="rows of the table")
     asked.add_argument("changes", nargs="*")
     given = asked.parse_args()
     torch.set_num_threads(1)

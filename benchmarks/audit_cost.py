@@ -1,11 +1,11 @@
-"""What audits cost: all of them, of one run, against the training that they are about.
+"""The cost of all audits of one run, relative to its training.
 
     python -m benchmarks.audit_cost [recipe …] [--seeds 2]
 
-A few steps of each recipe are trained, and audited as `headway train` does it; the training time is that of the
-recipe's own number of steps at the speed of these. Seconds of one core (time that others had it does not count), with
-an empty cache: what audits find about the data is kept for the next run, which `again` shows. One JSON line per recipe;
-`dearest` are single audits, and the time between them (models that are built, files that are read) is in the total.
+Each recipe is trained for a few steps and audited as by `headway train`; the training time is extrapolated to the
+recipe's own number of steps. Times are CPU seconds of one core with an empty cache. Audit results about the data are
+cached for the next run; `again` shows the time with the cache. One JSON line per recipe. `dearest` are the most
+expensive single audits; the time between audits (building models, reading files) is included in the total.
 """
 
 import argparse
@@ -38,7 +38,7 @@ SIZES = {
     "10 million": ["demo", "model.layers=6", "model.width=384", "model.mixer.heads=6", "training.duration=2000 steps"],
 }
 TOKENS = 20_000
-"""That are trained on: enough to know the time of a step by."""
+"""How many tokens are trained on: enough to measure the time per step."""
 
 
 def main(names: list[str], seeds: int) -> None:
@@ -47,7 +47,7 @@ def main(names: list[str], seeds: int) -> None:
     for name in names:
         try:
             print(json.dumps(measure(name, seeds)), flush=True)
-        except UserError as error:  # a set that is not here
+        except UserError as error:  # a dataset that is not available
             print(json.dumps({"recipe": name, "not measured": str(error)}), flush=True)
 
 
@@ -81,7 +81,7 @@ def measure(name: str, seeds: int) -> dict[str, Any]:
 
 
 def _median_seconds(recipes: list[Any], steps: int) -> float:
-    """Of a step of this population."""
+    """The median time of a step of this population."""
     task = tasks.load(recipes[0])
     setting = train.settings.choose(recipes[0].training, recipes[0].model.width)
     population, sampler = assembly.assemble(recipes, task, setting)
@@ -97,7 +97,7 @@ def _median_seconds(recipes: list[Any], steps: int) -> float:
 
 
 def _audited(runs: list[Run], recipe: Any) -> tuple[float, Report]:
-    """Seconds, and what was found of the first."""
+    """The seconds of all audits, and the report of the first run."""
     task = tasks.load(recipe)
     began = time.process_time()
     reports = audit_runs(runs, task)

@@ -1,9 +1,9 @@
-"""Does every position scheme and every head fusion learn? WikiText-2, word level, 200 steps, against the unigram model.
+"""Do all position schemes and head fusions learn? WikiText-2, word level, 200 steps, compared with the unigram model.
 
     HEADWAY_DATA=… python -m benchmarks.beats_unigram [seeds]
 
 One JSON line per combination: perplexity per token on the whole validation split, one value per seed. The unigram model
-counts the words of train; its perplexity is what a model that ignores all context can reach.
+counts the words of train; its perplexity is the best that a model without context can reach.
 """
 
 import json
@@ -27,7 +27,8 @@ CHANGES += ["scoring.splits=[valid]", "training.compile=off"]
 
 
 def unigram_perplexity(train_ids: np.ndarray, valid_ids: np.ndarray, vocabulary: int) -> float:
-    """Add-one smoothed counts of train, on the tokens that models are scored on (all but the first)."""
+    """The perplexity by add-one smoothed counts of train, on the tokens that models are scored on (all but the
+    first)."""
     counts = np.bincount(train_ids, minlength=vocabulary) + 1
     nats = -np.log(counts[valid_ids[1:]] / counts.sum())
     return math.exp(nats.mean())

@@ -1,14 +1,14 @@
-"""Cases at their whole size, on a GPU: populations, one case after the other in one process.
+"""Run cases at full size on a GPU: as populations, one case after the other in one process.
 
     HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER D4 D5
-    HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER C1 C2 C3 C4         # each takes over runs of the one before
-    HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER E2 E4 E5 E3 E6      # E5 takes over runs of E2 and E4
+    HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER C1 C2 C3 C4         # each reuses runs of the one before
+    HEADWAY_DATA=… python -m benchmarks.cases_gpu FOLDER E2 E4 E5 E3 E6      # E5 reuses runs of E2 and E4
 
-Each case is a study in FOLDER/studies: what was trained is kept, a study that was stopped goes on where it was, and
-runs that another of these has made already are taken over. A line of JSON per case says the seconds it took, the scores
-of its arms, and how each claim stands; all of it lies in FOLDER/cases.jsonl too. `headway cases --table --studies
-FOLDER/studies` makes a table. With --quick as the last word, the quick sizes, to try it on a CPU; with --workers=2, two
-processes share the GPU.
+Each case is a study in FOLDER/studies: an interrupted study is resumed, and runs that another of these studies has
+already made are reused. One JSON line per case gives the time it took, the scores of its arms, and the status of each
+claim; the lines are also written to FOLDER/cases.jsonl. `headway cases --table --studies FOLDER/studies` makes a table.
+With --quick as the last word, the quick sizes are run, to try it on a CPU; with --workers=2, two processes share the
+GPU.
 """
 
 import json
@@ -28,10 +28,10 @@ from headway.study.execution.execute import execute, executor_named
 def main(home: Path, names: list[str], quick: bool, workers: int | None) -> None:
     studies = home / "studies"
     studies.mkdir(parents=True, exist_ok=True)
-    cases = {name: load_case(name, quick) for name in names}  # a wrong name is told before anything is trained
+    cases = {name: load_case(name, quick) for name in names}  # report a wrong name before anything is trained
     for name, study in cases.items():
         if not isinstance(study, Study):
-            raise UserError(f"case {name} is an exercise: headway case {name} solves it, and needs no GPU")
+            raise UserError(f"case {name} is an exercise and needs no GPU: run headway case {name}")
     for name, study in cases.items():
         assert isinstance(study, Study)
         folder = studies / folder_of(name, quick)

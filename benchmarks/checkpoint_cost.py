@@ -1,12 +1,11 @@
-"""What saving costs: a checkpoint against the 500 training steps between two of them, at 10 million parameters.
+"""The cost of a checkpoint relative to the 500 training steps between two of them, at 10 million parameters.
 
     python -m benchmarks.checkpoint_cost [turns] [device] [folder]
 
-The shape is nanoGPT's character model (6 layers, 6 heads, width 384), with batches of only 4 × 64 tokens on a CPU, so
-that steps are short and saving weighs more than it would; on CUDA with its own 64 × 256. Both take turns in one
-process: on a CPU single steps and savings (all of it: copies, checksums, writing, waiting for the disk, removing the
-oldest); on CUDA, where a thread writes beside the training, 500 steps with a saving and 500 without. `folder` says on
-which disk.
+The shape is nanoGPT's character model (6 layers, 6 heads, width 384), on CUDA with its batches of 64 × 256 tokens, on a
+CPU with only 4 × 64, so that steps are short and the share of saving is overestimated. Both take turns in one process:
+on a CPU single steps and complete saves (copies, checksums, writing, waiting for the disk, removing the oldest); on
+CUDA, where a thread writes during training, 500 steps with a save and 500 without. `folder` chooses the disk.
 """
 
 import json
@@ -65,7 +64,7 @@ def main(turns: int, device: str, folder: Path | None) -> None:
             made = population.slice(0, done)
             writer(lambda: run.save_checkpoint(made))
 
-        if setting.device.type == "cuda":  # it is written beside the training, which has to be there to be slowed down
+        if setting.device.type == "cuda":  # a thread writes during training, so measure how much it slows training down
             steps(10)
             ways = {"without": lambda: steps(EVERY), "with": lambda: (save(), steps(EVERY))}
             times = take_turns(ways, turns, calls=1)

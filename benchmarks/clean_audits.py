@@ -1,10 +1,10 @@
-"""No wrong alarm: audits of recipes without a fault, trained well, badly, briefly, side by side, on data of all kinds.
+"""False alarms of audits: on correct recipes, trained well, badly, briefly, as populations, on data of all kinds.
 
     python -m benchmarks.clean_audits [--only WORDS] [--json FILE]
 
-Tiny models, each trained and audited as `headway train` does it. What is true of a training that is too short is said
-beforehand (`TOO_SHORT`), and what was made badly on purpose has its findings named; anything else that fails is a wrong
-failure, anything else that warns a needless warning. Sets of data are looked at by the audits of data alone.
+Tiny models, each trained and audited as by `headway train`. Audits that rightly complain about too short a training run
+are listed beforehand (`TOO_SHORT`), and recipes that are bad on purpose list their expected findings. Any other failure
+is a false failure, any other warning a false warning. Datasets are only checked by the data audits.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from headway.experiment.train import train
 from headway.recipe.recipe import from_tree
 
 TOO_SHORT = ("did-it-train", "beats-chance", "beats-counting", "still-improving", "underfitted", "collapsed-heads")
-"""True of forty steps."""
+"""Audits that rightly complain after forty steps."""
 TRUE_OF = {"modules": ("class-balance", "out-of-vocabulary"), "sums": ("class-balance", "out-of-vocabulary")}
-"""Of small sets with small classes, and of vocabularies of words that all are in train."""
+"""Audits that rightly complain about small datasets with small classes, and vocabularies with only words of train."""
 MODEL = {"layers": 2, "width": 32, "context": 32, "mixer": {"heads": 4}, "positions": "rotary"}
 TRAINING: dict[str, Any] = {"batch": 8, "duration": "40 steps", "evaluate_every": "10 steps", "evaluate_tokens": 2000}
 TRAINING |= {"optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}}
@@ -44,13 +44,13 @@ TRAINING |= {"optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 ste
 
 @dataclass(frozen=True)
 class Clean:
-    """A recipe without a fault."""
+    """A correct recipe."""
 
     base: str
-    """Of which data: language, docs, sums, modules."""
+    """The data: language, docs, sums, modules."""
     changes: tuple[str, ...]
     rightly: tuple[str, ...] = TOO_SHORT
-    """Audits that may fail or warn, for what they say is true."""
+    """Audits that may fail or warn, because what they find is true."""
     seeds: int = 1
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Clean:
 
 
 def decoders() -> Iterator[Clean]:
-    """Every position scheme, fusion, norm, kernel, tokenizer, optimizer … several times, in ever new company."""
+    """Every position scheme, fusion, norm, kernel, tokenizer, optimizer … several times, in different combinations."""
     positions = ("none", "learned", "sinusoidal", "alibi", "rotary", "t5")
     fusions = ("concat", "shuffle", "{kind: shuffle, drawn: every-step}", "shift", "reweight-causal")
     norms = ("{kind: layer, placement: pre}", "{kind: rms, placement: pre}", "{kind: layer, placement: post}")
@@ -99,9 +99,9 @@ def encoders() -> Iterator[Clean]:
 
 
 WELL = ("training.duration=500 steps", "training.evaluate_every=50 steps")
-"""Long enough for what is learnt here; counting is hard to beat where a rule is all there is to know."""
+"""Long enough to learn these tasks; counting is hard to beat if the data follow a simple rule."""
 IMPROVES = ("still-improving",)
-"""True of those that say so: in 750 steps the loss of one falls from 0.45 to 0.36, of the other from 0.79 to 0.68."""
+"""True where expected: in 750 steps the loss of one falls from 0.45 to 0.36, of the other from 0.79 to 0.68."""
 BADLY = (
     *TOO_SHORT,
     "diverged",
@@ -114,7 +114,7 @@ BADLY = (
 
 
 def courses() -> Iterator[Clean]:
-    """Trained well, and badly on purpose."""
+    """Recipes trained well, and badly on purpose."""
     for change in ("model.positions=learned", "model.positions=alibi", "model.dropout=0.1", "model.norm=rms"):
         yield Clean("language", (change, *WELL), ("beats-counting",))
     for change in ("model.pooling=max", "model.positions=learned", "training.keep_best=true"):
@@ -151,7 +151,7 @@ def sets_of_data() -> Iterator[tuple[str, Report]]:
 
 
 def made_up_language(words: int) -> str:
-    """Words that follow each other by a rule, most of the time, in lines."""
+    """Lines of words that usually follow each other by a rule."""
     drawn = noise.integers(noise.stream_keys([0], "language"), 0, 40, words)[0].tolist()
     names, word, lines = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "rst"], 0, []
     for k, random in enumerate(drawn):
@@ -190,7 +190,7 @@ def reports(clean: Clean, home: Path, bases: dict[str, Any], number: int) -> lis
 
 def main(arguments: Sequence[str]) -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--only", help="those whose name has these words")
+    options.add_argument("--only", help="only recipes whose name contains this text")
     options.add_argument("--json", type=Path, help="a file for all alarms")
     given = options.parse_args(arguments)
     torch.set_num_threads(1)
@@ -215,11 +215,11 @@ def main(arguments: Sequence[str]) -> None:
         for name, report in sets_of_data():
             if given.only is None or given.only in name:
                 counted["sets of data"] += 1
-                note(name, report.findings, ("class-balance",))  # these sets do have small classes
+                note(name, report.findings, ("class-balance",))  # these datasets do have small classes
     failed, warned = (sum(alarm["verdict"] == verdict for alarm in alarms) for verdict in ("fail", "warn"))
     seconds = time.perf_counter() - began
     what = " and ".join(f"{number} {kind}" for kind, number in counted.items())
-    print(f"{what} without a fault: {failed} wrong failures, {warned} needless warnings ({seconds:.0f} s)")
+    print(f"{what} without faults: {failed} false failures, {warned} false warnings ({seconds:.0f} s)")
     if given.json is not None:
         given.json.write_text(json.dumps({**counted, "alarms": alarms}, indent=1, ensure_ascii=False), "utf-8")
 

@@ -1,11 +1,11 @@
-"""Pictures and captions: how many find each other, over seeds; and what that hides.
+"""Retrieval between pictures and captions over seeds, and what such scores hide.
 
     python -m benchmarks.clip [--device cuda] [--seeds 5] [--arms scenes tiny-imagenet-10 …] [--out clip.json]
 
 One JSON line per arm as soon as it is measured: for every score the mean over seeds with its 95 % interval (Student's
-t), seconds of training of all seeds together, and of `scenes` the caption game of case D8: how many targets are picked
-where all other pictures of a set differ in one thing. Seeds are one population. tiny-imagenet-10 needs HEADWAY_DATA. On
-an H200 all arms take two to three minutes; on one CPU thread the first two with `--seeds 1` take four.
+t), the training time of all seeds together, and for `scenes` the caption game of case D8: how many targets are picked
+if all other pictures of a set differ in only one thing. The seeds form one population. tiny-imagenet-10 needs
+HEADWAY_DATA. On an H200 all arms take two to three minutes; on one CPU thread the first two with `--seeds 1` take four.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def measured(arm: str, device: str, seeds: int) -> dict[str, Any]:
 
 
 def games(run: Run) -> dict[str, float]:
-    """Of targets in sets whose other pictures differ in one thing, how many are picked."""
+    """The share of targets picked in sets whose other pictures differ in only one thing."""
     task: Any = tasks.of(run.recipe)
     matcher = task.matcher(run, load_model(run)[0])
     held_out = scenes.splits()["test"]

@@ -1,10 +1,10 @@
-"""Do the intervals of verdicts hold what they promise? Simulated studies, of which the truth is known.
+"""Do the intervals of verdicts have their nominal coverage? Simulated studies with a known truth.
 
     python -m benchmarks.coverage [studies]
 
-One JSON line per figure: how often the 95 % interval covers the truth (t, and the bootstrap beside it), by seeds and by
-the shape of the differences; how often a study without any effect finds one, after Holm's correction; how often equal
-scores are said to be in an order, or not to be; how often the arms named as best include the one that is.
+One JSON line per figure: how often the 95 % interval covers the truth (t and bootstrap), by number of seeds and
+distribution of the differences; how often a study without any effect finds one, after Holm's correction; how often
+equal scores are called in order or not in order; how often the arms named as best include the truly best one.
 """
 
 import json
@@ -29,11 +29,11 @@ SHAPES: dict[str, Draw] = {
         (np.exp(random.standard_normal(shape)) - np.e**0.5) / (np.e**2 - np.e) ** 0.5
     ),
 }
-"""Differences of two arms, with mean 0 and spread 1."""
+"""Differences of two arms, with mean 0 and standard deviation 1."""
 
 
 def covered(shape: str, seeds: int, studies: int) -> dict[str, float]:
-    """The share of studies whose interval holds the truth, for t and for the bootstrap."""
+    """The share of studies whose interval covers the truth, for t and for the bootstrap."""
     random = np.random.default_rng(noise.key("coverage", shape, seeds))
     truth = 0.3
     differences = truth + SHAPES[shape](random, (studies, seeds))
@@ -45,7 +45,7 @@ def covered(shape: str, seeds: int, studies: int) -> dict[str, float]:
 
 
 def study(random: np.random.Generator, shape: str, seeds: int, effects: dict[str, float]) -> Measured:
-    """A study of 2 × 2 factors, whole: perplexities around 100 whose logarithm varies with the seed and by chance."""
+    """A complete 2 × 2 factorial study: perplexities around 100 whose logarithm varies with the seed and by chance."""
     of_seed = 0.05 * random.standard_normal(seeds)
     chance = 0.02 * SHAPES[shape](random, (len(effects), seeds))
     table = {
@@ -67,7 +67,7 @@ QUESTIONS: list[Question] = [
 
 
 def covered_by_verdicts(seeds: int, studies: int) -> dict[str, float]:
-    """Through the whole of a verdict on perplexities: for the ratio, and for the difference in its own units."""
+    """The coverage of complete verdicts on perplexities: for the ratio, and for the difference in units."""
     random = np.random.default_rng(noise.key("whole verdicts", seeds))
     gain = 0.05
     ratio, difference = 1 - np.exp(-gain), np.exp(4.6) - np.exp(4.6 - gain)
@@ -81,7 +81,7 @@ def covered_by_verdicts(seeds: int, studies: int) -> dict[str, float]:
 
 
 def false_alarms(shape: str, seeds: int, studies: int) -> float:
-    """The share of studies without any effect in which one of five questions is answered with yes."""
+    """The share of studies without any effect in which one of five questions finds one."""
     random = np.random.default_rng(noise.key("null studies", shape, seeds))
     none = dict.fromkeys("abcd", 0.0)
     alarmed = 0
@@ -92,7 +92,7 @@ def false_alarms(shape: str, seeds: int, studies: int) -> float:
 
 
 def false_orders(scores: int, seeds: int, studies: int) -> dict[str, float]:
-    """How often scores that do not differ are said to be in order, and not to be."""
+    """How often scores that do not differ are called in order, or not in order."""
     random = np.random.default_rng(noise.key("equal scores", scores, seeds))
     names = [f"split{k}.perplexity" for k in range(scores)]
     found = {"in order": 0, "not in order": 0}

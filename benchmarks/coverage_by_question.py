@@ -1,9 +1,9 @@
-"""Every kind of question, 20,000 simulated studies each: how often intervals hold the truth, and answers are false.
+"""Coverage and error rates for every kind of question, with 20,000 simulated studies each.
 
     python -m benchmarks.coverage_by_question [studies]
 
-A JSON line per figure, in %. What verdicts do one by one is done here for all studies at once; a test holds some of
-them against whole verdicts. Scores are bell-shaped unless said otherwise.
+One JSON line per figure, in %. The computations of verdicts are done here for all studies at once; a test compares some
+of them with complete verdicts. Scores are normally distributed unless stated otherwise.
 """
 
 import itertools
@@ -26,13 +26,13 @@ Interval = tuple[np.ndarray, np.ndarray]
 
 
 def draw(random: np.random.Generator, shape: tuple[int, ...], skew: str = "") -> np.ndarray:
-    """Mean 0, spread 1."""
+    """Random values with mean 0 and standard deviation 1."""
     values = random.standard_normal(shape)
     return (np.exp(values) - np.e**0.5) / (np.e**2 - np.e) ** 0.5 if skew == STRONG else values
 
 
 def paired(differences: np.ndarray, level: float = LEVEL, stopping: Stopping = FIXED_SEEDS) -> Interval:
-    """`[..., seeds]`."""
+    """The interval of paired differences `[..., seeds]`."""
     n = differences.shape[-1]
     reach = stopping.reach(n - 1, level) * differences.std(-1, ddof=1) / n**0.5
     return differences.mean(-1) - reach, differences.mean(-1) + reach
@@ -66,7 +66,7 @@ def better(random: np.random.Generator, studies: int, seeds: int) -> dict[str, f
 
 
 def within(random: np.random.Generator, studies: int, seeds: int) -> dict[str, float]:
-    """ "No difference, within 1", where the truth is 0.6; and how often that is found significant."""
+    """Claims of "no difference, within 1" if the truth is 0.6, and how often the difference is significant."""
     low, high = paired(0.6 + draw(random, (studies, seeds)))
     inside, outside = (low >= -1) & (high <= 1), (low > 1) | (high < -1)
     found = {"holds": inside, "does not hold": outside, "not shown": ~inside & ~outside, "significant": low > 0}
@@ -74,7 +74,7 @@ def within(random: np.random.Generator, studies: int, seeds: int) -> dict[str, f
 
 
 def best(random: np.random.Generator, studies: int, seeds: int) -> dict[str, float]:
-    """Four arms, two of them equally good: the lead of the best over the closest."""
+    """The lead of the best over the closest among four arms, two of which are equally good."""
     truth = np.array([0.0, 0.0, -0.5, -1.0])
     values = truth[:, None] + draw(random, (studies, 4, seeds))
     first = values.mean(-1).argmax(1)
@@ -92,7 +92,7 @@ def best(random: np.random.Generator, studies: int, seeds: int) -> dict[str, flo
 
 
 def ordered(random: np.random.Generator, studies: int, seeds: int) -> dict[str, float]:
-    """Three scores of one arm, two steps."""
+    """Three scores of one arm, so two steps."""
     scores = draw(random, (studies, 3, seeds))
     steps = scores[:, :-1] - scores[:, 1:]
     t = steps.mean(-1) / steps.std(-1, ddof=1)
@@ -120,7 +120,7 @@ def depends(random: np.random.Generator, studies: int, seeds: int) -> dict[str, 
 
 
 def peeking(random: np.random.Generator, studies: int) -> dict[str, float]:
-    """Looks after every seed from 3 to 20, nothing there: how often something is found at any of them."""
+    """How often an effect is found at any look, if you look after every seed from 3 to 20 and there is none."""
     values = draw(random, (studies, 20))
 
     def alarmed(stopping: Stopping, looks: range) -> np.ndarray:
@@ -138,7 +138,7 @@ def peeking(random: np.random.Generator, studies: int) -> dict[str, float]:
 
 
 def warned(random: np.random.Generator, studies: int, arms: int, seeds: int) -> dict[str, float]:
-    """How often a study is said to be skewed."""
+    """How often a study is called skewed."""
     shapes = {"bell-shaped": "", STRONG: STRONG}
     return {
         name: float(np.mean([is_skewed(list(draw(random, (arms, seeds), skew))) for _ in range(studies)]))

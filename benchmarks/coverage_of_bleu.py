@@ -1,13 +1,13 @@
-"""Does the interval of a paired bootstrap with seeds hold what it promises? Simulated test sets and trainings, of two
-recipes that are equally good.
+"""Does the interval of the paired bootstrap with seeds have its nominal coverage? Simulated test sets and training runs
+of two equally good recipes.
 
     python -m benchmarks.coverage_of_bleu [studies]
 
-One JSON line per figure: of how many studies the 95 % interval of the difference in corpus BLEU holds the truth, which
-is 0. Some sentences suit one recipe and some the other (`taste`), some trainings come out better (`luck`), and within
-each the n-grams that are right are drawn. Beside the interval for other sentences and seeds stand those that forget one
-of them: over sentences alone, for given models (Koehn 2004), and over seeds alone, for a given test set; and the one
-that draws both anew and takes the seeds for all there are.
+One JSON line per figure: the share of studies in which the 95 % interval of the difference in corpus BLEU covers the
+truth, which is 0. Some sentences suit one recipe and some the other (`taste`), some training runs turn out better
+(`luck`), and the matching n-grams are drawn at random. The interval for other sentences and seeds is compared with
+those that ignore one source of variance: over sentences alone, for given models (Koehn 2004), and over seeds alone, for
+a given test set; and with the bootstrap that resamples both.
 """
 
 import json
@@ -23,11 +23,11 @@ from headway.stats.resampled import paired
 
 SENTENCES = 200
 WORLDS = {"luck": (0.02, 0.05), "taste": (0.003, 0.25), "both": (0.012, 0.2)}
-"""How far seeds and sentences spread, in the share of words that are right."""
+"""The standard deviations of seeds and sentences, in the share of correct words."""
 
 
 def counts(rng: np.random.Generator, rate: np.ndarray) -> np.ndarray:
-    """`[S, N, 10]`: of sentences of 5 to 24 words, each right at its rate; runs of words, at powers of it."""
+    """BLEU counts `[S, N, 10]` of sentences of 5 to 24 words: words are correct at a rate, n-grams at its powers."""
     lengths = np.broadcast_to(5 + np.arange(rate.shape[1]) % 20, rate.shape)
     right = [rng.binomial(lengths - n, np.clip(rate, 0.02, 0.98) ** (n + 1)) for n in range(4)]
     return np.stack([lengths, lengths, *right, *(lengths - n for n in range(4))], -1).astype(float)

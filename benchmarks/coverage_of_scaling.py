@@ -1,12 +1,12 @@
-"""Do the intervals of a scaling law hold what they promise? Twenty planted laws, trained with noise again and again.
+"""Do the intervals of a scaling law have their nominal coverage? Twenty planted laws with repeated noise.
 
     python -m benchmarks.coverage_of_scaling [repetitions]
 
-One JSON line per ladder and way: of how many ladders the 95 % interval holds each of the five parameters, and the power
-with which parameters of the best model grow, by the law and by parabolas. A ladder's noise is that of small language
-models: a log loss spreads by 0.2 to 1 % from run to run, with tails (Student's t with five degrees of freedom), and one
-run in a hundred went wrong by 3 to 10 %. Beside the percentiles of random weights, which are used, stand other ways to
-resample and to read an interval off.
+One JSON line per ladder and method: the share of ladders in which the 95 % interval covers each of the five parameters,
+and the exponent with which the parameters of the best model grow, by the law and by parabolas. The noise resembles
+small language models: the log loss varies by 0.2 to 1 % between runs, with heavy tails (Student's t with five degrees
+of freedom), and one run in a hundred is off by 3 to 10 %. The method in use (percentiles over random weights) is
+compared with other ways to resample and to form intervals.
 """
 
 import json
@@ -21,14 +21,14 @@ from headway.stats.law_minima import minimise
 from headway.stats.scaling import Cost, Law, Points, fit_law, grid_of_starts, optimum, optimum_exponents
 
 LADDERS = {"8 budgets × 9 sizes × 3 seeds": (1e13, 1e16, 8, 9, 3, 8.0), "5 × 6 × 2": (1e13, 1e15, 5, 6, 2, 6.0)}
-"""From so many FLOPs to so many, budgets, sizes of each, seeds, and how far sizes go to either side of the best."""
+"""Smallest and largest FLOPs, number of budgets, sizes per budget, seeds, and the range of sizes around the best."""
 LAWS = 20
 RESAMPLES = 300
 FEW = grid_of_starts()[::45]
 
 
 def planted(rng: np.random.Generator, flops: float) -> Law:
-    """Exponents, floor, and the best tokens per parameter at this budget are drawn."""
+    """A law with random exponents, floor, and best tokens per parameter at this budget."""
     alpha, beta = rng.uniform(0.2, 0.6, 2)
     floor, above, per_parameter = (
         rng.uniform(0.5, 2.5),
@@ -62,7 +62,7 @@ def drawn_weights(rng: np.random.Generator, groups: list[np.ndarray], n: int) ->
 
 
 def intervals(row: np.ndarray, drawn: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Ways to read an interval off resamples `[resamples, k]` of an estimate `[k]`."""
+    """Different intervals from resamples `[resamples, k]` of an estimate `[k]`."""
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     below = special.ndtri(np.clip((drawn < row).mean(0), 1 / RESAMPLES, 1 - 1 / RESAMPLES))
     moved = special.ndtr(2 * below + special.ndtri(np.array([[0.025], [0.975]])))

@@ -1,11 +1,11 @@
-"""Decoding speed on this CPU: Headway against Marian of `transformers`, with the same weights and the same sources.
+"""Decoding speed on this CPU: Headway compared with Marian of `transformers`, with the same weights and sources.
 
     python -m benchmarks.decoding [turns]
 
-2 + 2 layers, 8 heads, width 512, 10,000 tokens, 64 sources of 20 to 40 tokens at once, 40 tokens written for each (END
-is made impossible), greedily and with a beam of 5; one thread, turns are taken in one process, CPU time is compared.
-Both must write the same tokens, in all places of the beam: where they do not, what they write must be equally likely to
-within rounding. (Which of the places is first is not compared: Headway counts the END that follows, Marian does not.)
+2 + 2 layers, 8 heads, width 512, a vocabulary of 10,000, batches of 64 sources of 20 to 40 tokens, 40 tokens generated
+for each (END is made impossible), greedy and with beam width 5; one thread, in turns in one process, comparing CPU
+time. Both must produce the same tokens for all hypotheses of the beam, or otherwise hypotheses of equal log-probability
+up to rounding. (The ranking of hypotheses is not compared: Headway counts the END that follows, Marian does not.)
 """
 
 import json
@@ -35,7 +35,7 @@ WAYS: dict[str, tuple[DecodingSpec, int]] = {
 
 
 def theirs(seed: int = 0) -> MarianMTModel:
-    """A Marian that never ends, and whose answers are sharp enough that rounding does not decide."""
+    """A Marian that never generates END, with distributions sharp enough that rounding does not decide."""
     torch.manual_seed(seed)
     layers = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in SHAPE.items()}
     config = MarianConfig(
@@ -49,7 +49,7 @@ def theirs(seed: int = 0) -> MarianMTModel:
         decoder_start_token_id=PAD,
         eos_token_id=END,
         forced_eos_token_id=None,
-        share_encoder_decoder_embeddings=False,  # else a random model repeats the token it has just read
+        share_encoder_decoder_embeddings=False,  # otherwise a random model repeats the token it has just read
         tie_word_embeddings=False,
         init_std=0.06,
     )
@@ -62,7 +62,7 @@ SHAPE = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": 4 * WIDTH}
 
 
 def ours(model: MarianMTModel) -> tuple[EncoderDecoder, marian.Numbering]:
-    """The same weights."""
+    """Headway's model with the same weights."""
     config = model.config.to_dict()
     numbers = marian.numbering(config)
     tree, _ = marian.model_tree(config, numbers, biased=True)
@@ -73,7 +73,7 @@ def ours(model: MarianMTModel) -> tuple[EncoderDecoder, marian.Numbering]:
 
 
 def sources(seed: int = 0) -> list[np.ndarray]:
-    """Marian's numbers, without END."""
+    """Random sources as Marian's token ids, without END."""
     rng = np.random.default_rng(seed)
     return [rng.integers(1, PAD, rng.integers(20, 41)) for _ in range(SOURCES)]
 
@@ -93,7 +93,7 @@ def main(turns: int) -> None:
         settings = {"num_beams": beams, "max_new_tokens": TOKENS, "do_sample": False, "bad_words_ids": [[PAD]]}
         if beams > 1:
             settings |= {"early_stopping": "never", "length_penalty": 1.0, "num_return_sequences": beams}
-        written: dict[str, list[list[list[int]]]] = {}  # of each source, in each place of the beam
+        written: dict[str, list[list[list[int]]]] = {}  # per source and hypothesis
 
         def headway(how=how, written=written) -> None:
             found = decoded(our_model, moved, VOCABULARY - 1, how, at_once=SOURCES)[0]
@@ -140,7 +140,7 @@ def check_equally_likely(
     written: dict[str, list[list[list[int]]]],
     same: list[bool],
 ) -> float:
-    """Sums of another order round differently, and of two that are equally likely either may win."""
+    """Check that differing outputs are equally likely: sums in another order round differently and can break ties."""
     apart = 0.0
     for k in (k for k, equal in enumerate(same) if not equal):
         nats = []
@@ -151,7 +151,7 @@ def check_equally_likely(
             chances = logits.double().log_softmax(-1).gather(-1, targets[:, 1:, None])
             nats.append(sorted((-chances.sum((1, 2))).tolist()))
         apart = max(apart, *(abs(a - b) for a, b in zip(*nats, strict=True)))
-    assert apart < 0.01, f"the two write what is {apart:.3f} nats apart"
+    assert apart < 0.01, f"the two outputs differ by {apart:.3f} nats"
     return apart
 
 

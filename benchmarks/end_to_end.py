@@ -1,13 +1,13 @@
-"""From command to conclusion: whole commands, cold and warm, beside a loop as people write it.
+"""The total time of complete commands, with a cold and a warm cache, compared with a typical training loop.
 
     HEADWAY_DATA=… python -m benchmarks.end_to_end [train A4 B5] [--out FILE.json] [--cold] [--no-steps] [--no-loop]
 
-Each command is run twice in processes of its own: cold, with an empty HEADWAY_CACHE (nothing tokenised, no kernel
-built), and warm, with the cache that the first has filled. Told are the seconds of the whole command, those of its
-training steps by the run folders, and whether it was compiled; --out has every line that it printed, and when. Then
-step speeds (`benchmarks.kernels_gpu`), and a GPT of the first command's shape in plain torch, compiled, as nanoGPT's
-train.py trains it: once, times 32. With --try, tiny sizes, to see on a CPU whether everything runs. A line of JSON for
-each, and all of them in --out.
+Each command is run twice in separate processes: cold, with an empty HEADWAY_CACHE (nothing tokenised, no kernel built),
+and warm, with the cache filled by the first. The output has the seconds of the whole command, those of its training
+steps from the run folders, and whether it was compiled; --out also has every printed line with its time. Then follow
+step speeds (`benchmarks.kernels_gpu`), and a GPT of the first command's shape in plain torch, compiled and trained as
+in nanoGPT's train.py: once, times 32. --try uses tiny sizes, to test everything on a CPU. One JSON line each, all of
+them also in --out.
 """
 
 import argparse
@@ -43,7 +43,7 @@ STEPS = [
 
 
 def command(words: list[str], cache: Path, most: float) -> dict[str, Any]:
-    """One command in a fresh folder, with this cache."""
+    """Run one command in a fresh folder with this cache."""
     with tempfile.TemporaryDirectory() as home:
         began, lines = time.perf_counter(), []
         process = subprocess.Popen(
@@ -66,7 +66,7 @@ def command(words: list[str], cache: Path, most: float) -> dict[str, Any]:
             killed = code == -signal.SIGKILL
             return found | {"error": f"not done after {most:.0f} s" if killed else " ".join(lines)[-300:]}
         facts = [json.loads(path.read_text()) for path in sorted(Path(home).rglob("run.json"))]
-        # Runs of one population share their seconds; each has them.
+        # All runs of a population record the same seconds.
         populations = {json.dumps([f.get("population"), f.get("seconds")]): f.get("seconds", 0.0) for f in facts}
         found |= {"runs": len(facts), "training": round(sum(populations.values()), 1)}
         compiled = [fact["compiled_from"] for fact in facts if "compiled_from" in fact]
@@ -74,7 +74,7 @@ def command(words: list[str], cache: Path, most: float) -> dict[str, Any]:
 
 
 def steps(shapes: list[str], modes: list[str]) -> list[dict[str, Any]]:
-    """Tokens per second of each shape, in each mode."""
+    """Tokens per second of each shape in each mode."""
     with tempfile.TemporaryDirectory() as home:
         out = Path(home) / "steps.json"
         words = [*shapes, "--modes", *modes, "--seconds", "1", "--out", str(out)]
@@ -138,7 +138,7 @@ print(f"{batch * context / each:.0f}")
 
 
 def loop(device: str, total: int) -> dict[str, Any]:
-    """The same training as people write it, in a process of its own."""
+    """The same training in a typical loop, in a separate process."""
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", LOOP, device, str(total)], capture_output=True, text=True)
     seconds = time.perf_counter() - began
@@ -153,8 +153,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--no-steps", action="store_true")
     parser.add_argument("--no-loop", action="store_true")
-    parser.add_argument("--cold", action="store_true", help="with an empty cache only")
-    parser.add_argument("--most", type=float, default=300, help="seconds for one command")
+    parser.add_argument("--cold", action="store_true", help="only with an empty cache")
+    parser.add_argument("--most", type=float, default=300, help="time limit of one command in seconds")
     parser.add_argument("--try", action="store_true", dest="tiny")
     asked = parser.parse_args()
     if unknown := set(asked.commands) - set(COMMANDS):

@@ -1,17 +1,17 @@
-"""Fine-tuning MiniLM on SST-2: what it reaches, and how fast.
+"""Fine-tuning MiniLM on SST-2: accuracy and speed.
 
     HEADWAY_DATA=… python -m benchmarks.fine_tuning scores --device cuda [FOLDER]
-    HEADWAY_DATA=… python -m benchmarks.fine_tuning search --device cuda       # two minutes; looks at dev alone
+    HEADWAY_DATA=… python -m benchmarks.fine_tuning search --device cuda       # two minutes; only scores dev
     HEADWAY_DATA=… python -m benchmarks.fine_tuning speed [TURNS SENTENCES]
 
-`scores`: all weights, the head alone and LoRA, five seeds each, as populations; dev and test with intervals over the
-seeds, beside a regression on TF-IDF; then eight seeds of all weights as one population, and the same eight in turn.
-`search`: accuracy on dev after each epoch, for a few changes of the recipe × four rates × two seeds, eight at a time.
-`speed`, on this CPU: samples per second of an epoch over the same few hundred sentences, by turns in one process, of
-Headway, of transformers' Trainer as most people run it (rows in random order, filled up to the longest of their batch),
-and of Trainer with rows grouped by length; and of five epochs of a head on frozen weights. Batch, precision, dropout,
-optimizer and clipping are the same. Setting up is not counted.
-One line of JSON per figure, printed as it comes; those of `scores` are in FOLDER/fine_tuning.jsonl, too.
+`scores`: all weights, only the head, and LoRA, with five seeds each as populations; dev and test with intervals over
+seeds, compared with a regression on TF-IDF; then eight seeds of all weights as one population, and the same eight in
+turn. `search`: accuracy on dev after each epoch, for a few changes of the recipe × four learning rates × two seeds,
+eight at a time. `speed`, on this CPU: samples per second of an epoch over the same few hundred sentences, in turns in
+one process, for Headway, transformers' Trainer in its usual configuration (rows in random order, padded to the longest
+of their batch), and Trainer with rows grouped by length; also for five epochs of a head on frozen weights. Batch size,
+precision, dropout, optimizer and clipping are the same. Set-up is not counted. One JSON line per figure, printed as
+soon as it is measured; those of `scores` are also in FOLDER/fine_tuning.jsonl.
 """
 
 import json
@@ -50,9 +50,9 @@ WAYS: dict[str, list[str]] = {
         "training.duration=5 epochs",
     ],
 }
-"""What each changes in the recipe `sst2`."""
+"""The changes of each way to the recipe `sst2`."""
 BATCH, RATE = 32, 5e-5
-"""Of the comparison of speeds."""
+"""Batch size and learning rate of the speed comparison."""
 
 
 def main(arguments: list[str]) -> None:
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(__doc__)
 
 
-# --- what it reaches -------------------------------------------------------------------------------------------------
+# --- accuracy --------------------------------------------------------------------------------------------------------
 
 
 def scores(folder: Path, device: str) -> None:
@@ -129,14 +129,14 @@ def _score(run: Any, name: str) -> float:
 
 
 def _interval(values: Sequence[float]) -> dict[str, list[float]]:
-    """95 %, over seeds, by Student's t."""
+    """The 95 % interval over seeds, by Student's t."""
     from scipy import stats
 
     low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
     return {"interval": [round(float(low), 4), round(float(high), 4)]}
 
 
-# --- how to reach more ---------------------------------------------------------------------------------------------
+# --- search for better settings --------------------------------------------------------------------------------------
 
 
 TRIED: dict[str, list[str]] = {
@@ -181,7 +181,7 @@ def search(device: str) -> None:
         print(json.dumps({"tried": what, "best": best, "dev after each epoch": told, "seconds": seconds}), flush=True)
 
 
-# --- how fast --------------------------------------------------------------------------------------------------------
+# --- speed -----------------------------------------------------------------------------------------------------------
 
 
 def speed(turns: int, sentences: int) -> None:
@@ -205,7 +205,7 @@ def _compare(what: str, ways: dict[str, Any], turns: int, epochs: int, sentences
     told = {name: round(epochs * sentences / one.median, 1) for name, one in times.items()}
     others = {name: one for name, one in times.items() if name != "headway"}
     faster = {name: [round(x, 2) for x in ratio(times["headway"], one)] for name, one in others.items()}
-    # Where others use the machine, the seconds that a process computes say more than those on the wall.
+    # If other processes use the machine, CPU time is more reliable than wall time.
     computed = {name: Turns(one.cpu, one.cpu) for name, one in times.items()}
     by_cpu = {name: round(ratio(computed["headway"], computed[name])[0], 2) for name in others}
     facts = {"turns": turns, "threads": torch.get_num_threads(), "torch": torch.__version__}
@@ -221,7 +221,8 @@ def _task(recipe: Recipe) -> Classification:
 
 
 def headway_epochs(precision: str, epochs: int, sentences: int, frozen: bool) -> Any:
-    """So many epochs over the first sentences, from wherever the weights are. Features are computed in each call."""
+    """A function that trains these epochs on the first sentences, from the current weights. Each call computes
+    features."""
     changes = ["model.head={kind: linear, dropout: 0.1}", f"training.batch={BATCH}", "training.device=cpu"]
     changes += [f"training.precision={precision}", f"training.optimizer.learning_rate={RATE}", "model.pooling=pooler"]
     recipe = load("sst2", [*changes, f"training.tuning={'frozen' if frozen else 'full'}"])
@@ -245,7 +246,7 @@ def headway_epochs(precision: str, epochs: int, sentences: int, frozen: bool) ->
 
 
 def trainer_epochs(precision: str, epochs: int, sentences: int, frozen: bool, grouped: bool) -> Any:
-    """The same by transformers, with the head that it gives to BERT: a linear one, on the pooler's vector."""
+    """The same with transformers and its usual head for BERT: a linear layer on the pooler's output."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,

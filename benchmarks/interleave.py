@@ -1,4 +1,4 @@
-"""Compare two ways to do a thing on a noisy machine: take turns, and compare the turns."""
+"""Compare implementations on a noisy machine: run them in turns, and compare turn by turn."""
 
 import statistics
 import time
@@ -18,7 +18,7 @@ class Turns(NamedTuple):
 
 
 def take_turns(ways: Mapping[str, Callable[[], object]], turns: int, calls: int) -> dict[str, Turns]:
-    """Each way in turn, `calls` times per turn, after a turn of warming up that is not counted."""
+    """Time each way in turn, with `calls` calls per turn, after a warm-up turn that is not counted."""
     times = {name: Turns([], []) for name in ways}
     for turn in range(turns + 1):
         for name, call in ways.items():
@@ -32,7 +32,7 @@ def take_turns(ways: Mapping[str, Callable[[], object]], turns: int, calls: int)
 
 
 def ratio(ours: Turns, theirs: Turns) -> tuple[float, float, float]:
-    """How many times faster we are: the median over turns, and the middle half of the turns around it."""
+    """The speed-up of ours over theirs: the median over turns, and the quartiles around it."""
     ratios = sorted(t / o for o, t in zip(ours.wall, theirs.wall, strict=True))
     quarter = len(ratios) // 4
     return statistics.median(ratios), ratios[quarter], ratios[-1 - quarter]

@@ -1,13 +1,13 @@
-"""Where a training step on a GPU spends its time, kernel by kernel, and what each way to compute it brings.
+"""Where a training step on a GPU spends its time, by kernel, and the speed of each way to compute it.
 
     python -m benchmarks.kernels_gpu [SHAPE …] [--modes plain kernels layers whole] [--table FILE.md] [--seconds 1.5]
 
-A JSON line per shape, R and mode: tokens/s of whole, recorded training steps on random tokens, the seconds until the
-first of them (kernels built, programs compiled), and the losses of the first steps, which must agree between modes.
+One JSON line per shape, R and mode: tokens/s of complete, recorded training steps on random tokens, the seconds until
+the first of them (building kernels, compiling), and the losses of the first steps, which must agree between modes.
 Modes: `plain` and `kernels` compile nothing, without and with the kernels of `headway/nn/kernels`; `layers` compiles
-one layer, `whole` the loss as a whole. With --table, the dearest kernels of a replayed step, as Markdown. With
---check, first how far each kernel is from its plain lines, the milliseconds of kernels for attention, there and back,
-and how fast those are that only move numbers. Without a SHAPE all are measured; `none` is no shape.
+one layer, `whole` the whole loss. --table writes the most expensive kernels of a replayed step as Markdown. --check
+first compares each kernel with its reference implementation, and measures the attention kernels (forward and backward)
+and the memory-bound kernels. Without a SHAPE all are measured; `none` measures no shape.
 """
 
 import argparse
@@ -51,7 +51,7 @@ CHECKED = {
         (100, FLOAT, "none"),
     ),
     "dropout": ((FLOAT, True), (BF16, False)),
-    "turn": ((4, 32, BF16),),
+    "rotate": ((4, 32, BF16),),
     "loss": ((BF16, 128, False), (BF16, 8192, False), (FLOAT, 64, True)),
     "adamw": ((True,), (False,)),
     "product": ((BF16, False, True), (BF16, False, False), (BF16, True, False)),
@@ -61,7 +61,7 @@ ATTENTION = ((64, 12, 1024, 64), (32, 8, 128, 64), (64, 3, 1024, 16), (384, 4, 6
 
 
 def check() -> list[dict]:
-    """How far each kernel is off, and what attention costs by each of torch's kernels."""
+    """The error of each kernel, and the cost of attention with each of torch's kernels."""
     device, lines = torch.device("cuda"), []
     for operation, cases in CHECKED.items():
         module = MODULES.get(operation, fused)
@@ -96,7 +96,7 @@ def check() -> list[dict]:
 
 
 def speeds() -> list[dict]:
-    """What only moves numbers, at the sizes of `gpt2`: milliseconds, and TB/s of what has to be read and written."""
+    """Memory-bound kernels at the sizes of `gpt2`: milliseconds, and TB/s of the data that must be read and written."""
     N, D, H, V = 64 * 1024, 768, 3072, 50304
     stream, more, hidden = (
         torch.randn(1, 64, 1024, width, device="cuda", dtype=dtype, requires_grad=True)
@@ -182,7 +182,7 @@ def measured(size: Size, replicas: int, mode: str, seconds: float) -> tuple[dict
 
 
 def by_kernel(update: Update, most: int = 25) -> list[dict]:
-    """Of one replayed step: milliseconds and calls of each kernel, the dearest first."""
+    """Milliseconds and calls of each kernel in one replayed step, the most expensive first."""
     from torch.profiler import ProfilerActivity, profile
 
     update(0, 1.0)
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--out", type=Path, help="the same lines, as a file")
+    parser.add_argument("--out", type=Path, help="a file for the same lines")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     lines, tables = check() + speeds() if asked.check else [], []
@@ -228,7 +228,7 @@ def main() -> None:
                             tables += [f"\n{name}, R = {replicas}, {mode}\n\n| kernel | ms | calls |\n|---|---|---|"]
                             tables += [f"| {row['kernel']} | {row['ms']} | {row['calls']:g} |" for row in table]
                     del update
-                except Exception as error:  # the other modes still tell something
+                except Exception as error:  # continue with the other modes
                     line["error"] = f"{type(error).__name__}: {str(error).strip()[-400:]}"
                 torch.cuda.empty_cache()
                 print(json.dumps(line), flush=True)

@@ -1,9 +1,8 @@
-"""Training speed on this CPU: Headway's loop against an equal GPT-2 of `transformers` in the loop its users write.
+"""Training speed on this CPU: Headway's loop compared with an equal GPT-2 of `transformers` in a typical user's loop.
 
     python -m benchmarks.language_model_cpu [turns]
 
-Same shape, same batches, float32, AdamW with clipping at 1; one thread, turns are taken in one process, CPU time is
-compared.
+Same shape, same batches, float32, AdamW with clipping at 1; one thread, in turns in one process, comparing CPU time.
 """
 
 import json
@@ -82,7 +81,7 @@ def main(turns: int) -> None:
         tokens = torch.randint(shape.vocabulary, (100_000,), generator=torch.Generator().manual_seed(0))
         ways = {"headway": headway_step(shape, tokens), "transformers": transformers_step(shape, tokens)}
         times = take_turns(ways, turns, calls=10 if shape.width < 256 else 2)
-        times = {way: Turns(of.cpu, of.cpu) for way, of in times.items()}  # who else wants the cores does not matter
+        times = {way: Turns(of.cpu, of.cpu) for way, of in times.items()}  # so that other processes do not matter
         middle, low, high = ratio(times["headway"], times["transformers"])
         per_step = shape.batch * shape.context
         print(

@@ -1,19 +1,18 @@
-"""BLEU of small Transformers on Multi30k, en→de, test_2016_flickr: a population of seeds, and all of it as one.
+"""BLEU of small Transformers on Multi30k, en→de, test_2016_flickr: a population of seeds, and its ensemble.
 
     HEADWAY_DATA=… python -m benchmarks.multi30k FOLDER [MODEL …] [--seeds 8] [--change "…" …] [--varied "…" …]
 
-Every model is trained once, all seeds as one population, and writes valid and the test split by beam search: each seed
-by itself, and all as one (the mean of their probabilities, token by token). `lowercased` learns from texts without
-capitals, as those do whose lowercased tokenised BLEU is published; `cased` learns capitals, too.
+Every model is trained once, all seeds as one population, and translates valid and the test split by beam search: each
+seed alone, and all as an ensemble (the mean of their probabilities, token by token). `lowercased` is trained on
+lowercased texts, like the models whose lowercased tokenised BLEU is published; `cased` learns capitals, too.
 
-"BLEU, lowercased tokenised" is sacreBLEU's of lowercased texts, ours and the references cut into words alike by its
-13a; published figures are of Moses' words, which differ in few places (hyphens, dots of abbreviations). "BLEU, cased"
-is of texts as they are. Intervals are over seeds (Student's t). What is chosen is chosen by valid: with `--varied` each
-seed has changes of its own (learning rate, weight decay, dropout), and the line has the BLEU of each on valid.
+"BLEU, lowercased tokenised" is sacreBLEU on lowercased texts, with ours and the references tokenised by its 13a;
+published figures use Moses tokenisation, which differs in few places (hyphens, abbreviations). "BLEU, cased" uses the
+texts as they are. Intervals are over seeds (Student's t). Choices are made on valid: with `--varied` each seed has its
+own changes (learning rate, weight decay, dropout), and the line has the BLEU of each on valid.
 
-`--times 0.1` trains a tenth as long, and `--rows 50` translates no more than so many pairs, to see that all is well.
-One JSON line for each model, also in FOLDER/multi30k.jsonl. Audits are left out: `headway train` of the same recipe,
-which the line holds, makes them.
+`--times 0.1` trains a tenth as long, and `--rows 50` translates at most 50 pairs, for a quick test. One JSON line per
+model, also in FOLDER/multi30k.jsonl. Audits are omitted: `headway train` with the recipe in the line makes them.
 """
 
 import argparse
@@ -45,7 +44,7 @@ from headway.training.population import load_weights
 
 TEST = "test_2016_flickr"
 ROWS_AT_ONCE = 128
-"""Sources that are translated together, by every seed."""
+"""The batch size of decoding, per seed."""
 NAMES = {
     BLEU_LOWERCASED: "BLEU, lowercased tokenised",
     BLEU: "BLEU, cased",
@@ -60,7 +59,7 @@ ALWAYS = [
     "training.evaluate_every=5 epochs",
     "training.compile=off",
 ]
-"""Compiling four shapes of batches would take longer than training."""
+"""Without compiling, because for four batch shapes it would take longer than training."""
 
 
 def main(asked: argparse.Namespace) -> None:
@@ -114,7 +113,7 @@ def measured(recipe: Recipe, name: str, asked: argparse.Namespace) -> dict[str, 
 
 
 def side_by_side(runs: Sequence[Run], task: Any) -> Translator:
-    """The trained members as one population, each with the weights that were kept."""
+    """The trained members as one population, each with its saved weights."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = task.build([run.recipe.seed for run in runs], device)
     for r, run in enumerate(runs):
@@ -123,7 +122,7 @@ def side_by_side(runs: Sequence[Run], task: Any) -> Translator:
 
 
 def written(model: Any, task: Any, split: str, rows: int | None) -> list[Translated]:
-    """What every replica writes for a split, as the recipe decodes."""
+    """The translations of a split by every replica, decoded as in the recipe."""
     pairs, how = task.data.split(split), task.recipe.scoring.decoding
     pairs = pairs.only(np.arange(len(pairs))[:rows])
     return translated(model, pairs, task.data.target_tokenizer, how, at_once=ROWS_AT_ONCE)
@@ -148,7 +147,7 @@ def _lowest(run: Run) -> float:
 
 
 def show(event: Any) -> None:
-    """The curve, as it comes."""
+    """Print the learning curve during training."""
     if type(event).__name__ == "Scored":
         loss, accuracy = event.scores["valid.loss"], event.scores["valid.token_accuracy"]
         told = f"{event.of[0]} step {event.step}: valid {loss:.3f}, {accuracy:.1%} of tokens"
@@ -162,8 +161,12 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--times", type=float, default=1.0)
     parser.add_argument("--rows", type=int, default=None)
-    parser.add_argument("--change", action="append", default=[], help="of the recipe, for all seeds; the next …")
-    parser.add_argument("--varied", action="append", default=[], help="changes of one seed, as a string; the next …")
+    parser.add_argument(
+        "--change", action="append", default=[], help="a change of the recipe for all seeds; may be repeated"
+    )
+    parser.add_argument(
+        "--varied", action="append", default=[], help="changes of one seed, as a string; may be repeated"
+    )
     given = parser.parse_args()
     if unknown := [name for name in given.models if name not in MODELS]:
         parser.error(f"there is no model {unknown[0]}; there are {', '.join(MODELS)}")

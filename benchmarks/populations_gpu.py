@@ -1,10 +1,10 @@
-"""Populations on a GPU: R replicas trained as one against one replica in its best mode.
+"""Populations on a GPU: R replicas trained together, compared with one replica in its best mode.
 
     python -m benchmarks.populations_gpu [speeches nano wide shakespeare gpt2]
 
-One JSON line per (shape, R, mode): total training tokens/s and peak memory. Random tokens; bf16; every step is a whole
-training step (batch, loss, gradients, clipping, AdamW). Modes: `recorded` replays a CUDA graph, `compiled` uses
-torch.compile.
+One JSON line per (shape, R, mode): total training tokens/s and peak memory. Random tokens; bf16; every step is a
+complete training step (batch, loss, gradients, clipping, AdamW). Modes: `recorded` replays a CUDA graph, `compiled`
+uses torch.compile.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
-"""Training speed on this CPU in bf16, beside float32: the same model, batches and loop, by turns in one process.
+"""Training speed on this CPU in bf16 compared with float32: the same model, batches and loop, in turns in one process.
 
     python -m benchmarks.precision_cpu [turns]
 
-One thread; CPU time is compared, so that others who want the cores do not matter. The losses after the last turn are
-printed, so that nobody is fast by computing something else. What bf16 brings hangs on the processor: see whether it
-multiplies such numbers (`bf16 of its own`).
+One thread; CPU time is compared, so that other processes do not matter. The losses after the last turn are printed to
+show that both compute the same. The gain from bf16 depends on whether the processor has bf16 multiplication
+(`bf16 of its own`).
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ SHAPES = {
 
 
 def in_precision(shape: Shape, precision: torch.dtype) -> Callable[[], Tensor]:
-    """Takes a whole training step; gives its loss."""
+    """A function that takes one training step and returns its loss."""
     training = TrainingSpec(batch=shape.batch, device="cpu")
     setting = dataclasses.replace(choose(training, shape.spec.width), precision=precision)
     tokens = torch.randint(shape.vocabulary, (100_000,), generator=torch.Generator().manual_seed(0))

@@ -1,11 +1,11 @@
-"""Training speed of recurrent language models: Headway beside the same model written with nn.LSTM, under the same loop.
+"""Training speed of recurrent language models: Headway compared with the same model using nn.LSTM, in the same loop.
 
     python -m benchmarks.recurrence                          on a CPU: one replica, in turns
     python -m benchmarks.recurrence --json FILE              on CUDA: R = 1 and 8, in every mode, one JSON line each
 
-LSTM 2×200 as pytorch/examples' word_language_model has it (bptt 35, batch 20, 33,278 words, tied, dropout 0.2), random
-tokens, SGD with clipping; every step is a whole one: batch, loss, gradients, clipping, new weights, state carried. The
-loss is printed, so that nobody is fast by computing something else.
+LSTM 2×200 as in pytorch/examples' word_language_model (bptt 35, batch 20, 33,278 words, tied, dropout 0.2), random
+tokens, SGD with clipping. Every step is complete: batch, loss, gradients, clipping, update, carried state. The loss is
+printed to show that both compute the same.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def ours(mixer: RecurrenceSpec, replicas: int, device: str, width: int = WIDTH) 
 
 
 class Plain(Trainable):
-    """The same with torch's own modules, as people write it, for the same loop."""
+    """The same model with torch's own modules, as usually written, for the same loop."""
 
     replicas = 1
 
@@ -95,7 +95,7 @@ AS_PUBLISHED = TrainingSpec(batch=BATCH, optimizer=Sgd(learning_rate=1.0), clip=
 def step_of(
     model: Trainable, setting: Setting, tokens: Tensor, training: TrainingSpec = AS_PUBLISHED, segment: int = SEGMENT
 ) -> Callable[[], Tensor]:
-    """Takes a whole training step; gives its losses."""
+    """A function that takes one training step and returns its losses."""
     replicas, rate = model.replicas, training.optimizer.learning_rate
     optimizer = training.optimizer.build(dict(model.named_parameters()), [rate] * replicas, [0.0] * replicas)
     sampler = Contiguous().build(tokens, segment, training.batch, list(range(replicas)))
@@ -145,7 +145,7 @@ def on_cuda(file: Path, seconds: float) -> None:
         try:
             model = Plain("cuda") if name == "nn.LSTM" else ours(MIXERS[name], replicas, "cuda")
             line |= _measured(step_of(model, setting, tokens), replicas, seconds)
-        except Exception as error:  # the other lines are worth having
+        except Exception as error:  # continue with the other lines
             line["error"] = f"{type(error).__name__}: {error}"[:500]
         print(json.dumps(line), flush=True)
         with file.open("a") as lines:
@@ -180,6 +180,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=15, help="on a CPU")
     parser.add_argument("--json", type=Path, help="on CUDA: the file to add lines to")
-    parser.add_argument("--seconds", type=float, default=2.0, help="on CUDA: of each measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="on CUDA: seconds per measurement")
     asked = parser.parse_args()
     on_cpu(asked.turns) if asked.json is None else on_cuda(asked.json, asked.seconds)

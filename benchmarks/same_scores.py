@@ -1,11 +1,11 @@
-"""Every packaged recipe, scored to the last digit: to see that a change to the code changed no number.
+"""The exact scores of every packaged recipe, to check that a change to the code changed no number.
 
     python -m benchmarks.same_scores > before.json        # on the code as it was
     python -m benchmarks.same_scores --against before.json   # on the code as it is
 
-Each recipe is trained for a few steps with two seeds as one population, through the command line and nothing else, so
-that the same script runs on any version. Corpora under HEADWAY_DATA are used where there are any; recipes whose corpus
-is not there are named and left out. The embedded recipes take a minute on two cores, all seven three.
+Each recipe is trained for a few steps with two seeds as one population, only through the command line, so that the same
+script works with any version. Corpora under HEADWAY_DATA are used if present; recipes without their corpus are listed
+as missing. The embedded recipes take a minute on two cores, all seven three.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RECIPES = {
 
 
 def scores_of(name: str, duration: str, runs: Path) -> dict[str, Any]:
-    """Loss curves and scores of both seeds; under `missing`, why there are none."""
+    """Loss curves and scores of both seeds, or under `missing` the reason why there are none."""
     changes = [f"training.duration={duration}", "training.evaluate_every=1000 steps", "training.device=cpu"]
     scored = ["scoring.splits=[valid]"] if name in ("wikitext-2", "gpt-nano") else []
     words = ["train", name, *changes, *scored, "--vary", "seed=0..1", "--runs", str(runs), "--json"]
@@ -52,7 +52,7 @@ def scores_of(name: str, duration: str, runs: Path) -> dict[str, Any]:
 
 
 def differences(before: Any, after: Any, where: str = "") -> list[str]:
-    """Every place where two trees of numbers are not the same, to the last digit."""
+    """The places where two trees of numbers differ in any digit."""
     if isinstance(before, dict) and isinstance(after, dict):
         return [
             line

@@ -1,13 +1,13 @@
-"""A real ladder on a GPU: five budgets over two decades, five or six sizes each, two seeds as a population; characters
-of WikiText-2.
+"""Train a ladder on a GPU: five budgets over two decades, five or six sizes each, two seeds as a population, on
+characters of WikiText-2.
 
     HEADWAY_DATA=… python -m benchmarks.scaling_gpu FOLDER [--minutes 7] [--kept OUT] [--audits]
 
-The learning rate of the narrowest model is tuned first (six rates as one population) and carried over to the others by
-the rule of the ladder. FOLDER is the study: the same command goes on where it stopped, at its time limit or otherwise.
-points.csv is written again after every population; --kept gets it as soon as that, and at the end everything but the
-weights, which is enough for `headway scaling fit` and for the report. Audits of thirty populations take longer than
-their training: they are made with --audits.
+The learning rate of the narrowest model is tuned first (six rates as one population) and transferred to the others by
+the rule of the ladder. FOLDER is the study: the same command resumes it after its time limit or another interruption.
+points.csv is updated after every population, in --kept as well. At the end --kept gets everything except the weights,
+which is enough for `headway scaling fit` and for the report. Audits of thirty populations take longer than their
+training and are only made with --audits.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def expected(climb: Climb) -> Expected:
 
 
 def the_study(folder: Path) -> Study:
-    """As it was begun; or laid out, and its rate tuned."""
+    """The study in the folder, or a new one with a tuned learning rate."""
     if (folder / "study.yaml").exists():
         return load_study(folder / "study.yaml")
     study = lay_out(load(BASE, CHANGES), BUDGETS, 6, 2, expected, **SHAPE)
@@ -71,7 +71,7 @@ def the_study(folder: Path) -> Study:
 
 
 class Points:
-    """Listens: after every population that has ended, its points are on disk, and said."""
+    """A listener that writes and prints the points after every population."""
 
     def __init__(self, study: Study, folder: Path, kept: Path | None):
         self.study, self.folder, self.kept, self.began, self.told = study, folder, kept, time.perf_counter(), set()
@@ -94,7 +94,7 @@ class Points:
 
 
 def keep(folder: Path, kept: Path) -> None:
-    """All but weights."""
+    """Copy everything except weights."""
     runs = [path for path in (folder / "runs").iterdir() if path.is_dir()]
     files = [folder / name for name in LIGHT] + [run / name for run in runs for name in LIGHT_OF_RUN]
     for file in files:
@@ -116,7 +116,7 @@ def main(folder: Path, minutes: float, kept: Path | None) -> None:
         pass
     if kept is not None and folder.exists():
         keep(folder, kept)
-    how = "stopped at its time limit; the same command goes on" if interrupted else "whole"
+    how = "stopped before the end; the same command continues" if interrupted else "complete"
     print(f"{how}: {time.perf_counter() - began:.0f} s; headway scaling fit {folder}/points.csv")
 
 

@@ -1,11 +1,11 @@
-"""Is every answer of `headway.solve` right, and how fast is it? Random and degenerate instances, judged from outside.
+"""Correctness and speed of `headway.solve` on random and degenerate instances, verified by independent code.
 
     python -m benchmarks.solve [instances per kind]
 
-One JSON line per kind of question: how many were reached, refuted, left undecided, and wrong. The judges share no code
-with the solvers, and compare fractions: keys and queries are the float64 numbers they are. A query counts as reached if
-softmax(qKᵀ) is within ε = 1e-6 of the wanted weights; as refuted if its certificate proves that none can be, for keys
-known to four units in the last place; as unrepresentable if written in more digits it is within ε.
+One JSON line per kind of question: how many were reached, refuted, left undecided, and wrong. The checks share no code
+with the solvers and use exact fractions of the float64 keys and queries. A query counts as reached if softmax(qKᵀ) is
+within ε = 1e-6 of the wanted weights; as refuted if its certificate proves that none can be, for keys known to four
+units in the last place; as unrepresentable if it is within ε when written with more digits.
 """
 
 import json
@@ -60,7 +60,7 @@ def plainly(q: np.ndarray, K: np.ndarray) -> np.ndarray:
 
 
 def exactly(q: Iterable, K: np.ndarray) -> np.ndarray:
-    """The same, of numbers as they are: only the exponentials are rounded."""
+    """The softmax with exact scores: only the exponentials are rounded."""
     scores = [sum((Fraction(a) * Fraction(b) for a, b in zip(q, key, strict=True)), Fraction(0)) for key in K]
     e = np.exp([float(max(score - max(scores), -1000)) for score in scores])
     return e / e.sum()
@@ -71,9 +71,10 @@ def misplaced(p: np.ndarray, w: np.ndarray) -> float:
 
 
 def refuted(K: np.ndarray, w: np.ndarray, change: np.ndarray, within: float) -> bool:
-    """The mean key stays, so Σ change · log p = 0 for every query: could it be, with only ε in the wrong place?"""
+    """Check a certificate: the change keeps the mean key, so Σ change · log p = 0 for every query. Is that impossible
+    with only ε in the wrong place?"""
     ν = [Fraction(x) for x in change]
-    over = sum(ν)  # rounding; some key takes it
+    over = sum(ν)  # rounding, which is attributed to one key
     mean = [sum(x * Fraction(k) for x, k in zip(ν, column, strict=True)) for column in K.T]
     room = Fraction(4, 2**52) * sum(abs(x) * Fraction(k) for x, k in zip(ν, np.abs(K).max(1), strict=True))
     stays = any(all(abs(m - over * Fraction(k)) <= room for m, k in zip(mean, key, strict=True)) for key in K)
@@ -118,7 +119,7 @@ def queries(goals: list[str], families: dict, count: int) -> dict:
 
 
 def keys(count: int) -> dict:
-    """The best key is compared with 50 random ones. Half of the questions have keys of norms from 1e-12 to 1e12."""
+    """Compare the best key with 50 random ones. In half of the questions the norms of keys range from 1e-12 to 1e12."""
     rng = np.random.default_rng(1)
     found = Counter()
     for instance in range(count):
@@ -148,7 +149,7 @@ def keys(count: int) -> dict:
 
 
 def constructions(count: int) -> dict:
-    """Random kernels and windows, compared with torch's conv1d and poolings on random sequences."""
+    """Compare random kernels and windows with torch's conv1d and pooling on random sequences."""
     rng = np.random.default_rng(2)
     found, worst = Counter(), 0.0
     for instance in range(count):
@@ -184,7 +185,7 @@ def constructions(count: int) -> dict:
 
 
 def layers(count: int) -> dict:
-    """M·vec(X) + c against the layer; blind layers are replaceable, others are refuted by three points."""
+    """Compare M·vec(X) + c with the layer; blind layers are replaceable, others are refuted by three points."""
     rng = np.random.default_rng(3)
     found = Counter()
     for instance in range(count):
@@ -197,7 +198,7 @@ def layers(count: int) -> dict:
 
 
 def seconds(goal: str, shaped: Callable = KEYS["plain"], count: int = 200) -> dict:
-    """Per question, n = 64 and d = 16."""
+    """The time per question for n = 64 and d = 16."""
     rng = np.random.default_rng(4)
     times = {"reached": [], "impossible": [], "undecided": [], "unrepresentable": []}
     for _ in range(count):

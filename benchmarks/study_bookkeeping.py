@@ -1,4 +1,4 @@
-"""What a study of 500 runs costs beside its training: planning, keeping books, reading and reporting what came out.
+"""The overhead of a study of 500 runs in addition to training: planning, bookkeeping, reading results and reporting.
 
     python -m benchmarks.study_bookkeeping
 
@@ -27,7 +27,7 @@ CHANGES = ["training.duration=20 steps", "training.schedule.warmup=2 steps", "tr
 
 
 class Copies:
-    """A place where runs end at once."""
+    """An executor that copies one finished run for every run."""
 
     def __init__(self, one: Path):
         self.one, self.seconds = one, 0.0

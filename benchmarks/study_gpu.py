@@ -1,11 +1,11 @@
-"""A study on a GPU as populations, against the same runs one after another.
+"""A study on a GPU as populations, compared with the same runs one after another.
 
     HEADWAY_DATA=… python -m benchmarks.study_gpu [FOLDER]
 
-Case A4: four position schemes × eight seeds of the speeches classifier, each run trained, scored and audited: 3 ways
-to the same 32 runs: as the study does it (four populations of eight), one after another in one process, and as
-`headway train` called for each (measured on one run of each arm, times eight). One JSON line each, with wall seconds;
-what a process takes to begin to use the GPU has a line of its own, and is part of every call.
+Case A4: four position schemes × eight seeds of the speeches classifier, each run trained, scored and audited. The same
+32 runs are made in three ways: as the study does it (four populations of eight), one after another in one process, and
+by calling `headway train` for each (measured on one run per arm, times eight). One JSON line each, in seconds of wall
+time. The start-up time of a process on the GPU has a separate line; it is part of every call.
 """
 
 import json

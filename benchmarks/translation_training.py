@@ -1,13 +1,13 @@
-"""Training speed of translators: Headway beside Marian of `transformers`, in the same loop, with the same batches.
+"""Training speed of translators: Headway compared with Marian of `transformers`, with the same batches.
 
     python -m benchmarks.translation_training [--device cuda] [--shapes small wide] [--turns 5] [--dropout 0.1]
         [--compile off]
 
-Both begin with the same weights, read the same pairs in the same order (random tokens whose target is the source, each
-token moved by one: something can be learnt), and take the same steps: loss, gradients, clipping at 1, AdamW. On a CPU
-one thread, float32, CPU time, in turns in one process; on a GPU bf16, Headway recorded and compiled as it trains by
-itself, Marian as its users train it (eager, autocast, fused AdamW), and populations of 8 beside it. The losses are
-looked at: equal before the first step, and after the last one both must have learnt alike.
+Both start with the same weights, read the same pairs in the same order (random tokens; the target is the source with
+each token moved by one, so it can be learnt), and take the same steps: loss, gradients, clipping at 1, AdamW. On a CPU:
+one thread, float32, CPU time, in turns in one process. On a GPU: bf16, Headway recorded and compiled as by default,
+Marian as usually trained (eager, autocast, fused AdamW), and also populations of 8. The losses are checked: they must
+be equal before the first step and similar after the last one.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Shape:
     hidden: int
     vocabulary: int
     batch: int
-    """Pairs of the longest bucket; of shorter ones there are more."""
+    """Batch size in the longest bucket; shorter buckets have larger batches."""
     shortest: int = 8
     longest: int = 40
 
@@ -57,7 +57,7 @@ SHAPES = {
 
 
 def pairs_of(shape: Shape, rows: int = 20_000) -> PairedTexts:
-    """Token k of a source is token k + 1 of the vocabulary in its target; END is the last token."""
+    """Random pairs: token k of the vocabulary in a source is token k + 1 in its target; END is the last token."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(shape.shortest, shape.longest, rows)
     ids = rng.zipf(1.3, int(lengths.sum())) % (shape.vocabulary - 3)
@@ -68,7 +68,7 @@ def pairs_of(shape: Shape, rows: int = 20_000) -> PairedTexts:
 
 
 def marian_of(shape: Shape, dropout: float) -> MarianMTModel:
-    """Its END is the last token, too, and targets begin with it: batches serve both as they are."""
+    """A Marian whose END is also the last token and starts the targets, so both models can use the same batches."""
     torch.manual_seed(0)
     end = shape.vocabulary - 1
     sides = {"layers": shape.layers, "attention_heads": shape.heads, "ffn_dim": shape.hidden}
@@ -90,7 +90,7 @@ def marian_of(shape: Shape, dropout: float) -> MarianMTModel:
 
 
 def headway_of(model: MarianMTModel, replicas: int, device: str) -> EncoderDecoder:
-    """The same weights, in every replica."""
+    """Headway's model with the same weights in every replica."""
     config = model.config.to_dict()
     numbers = marian.numbering(config)
     tree, _ = marian.model_tree(config, numbers, biased=False)
@@ -104,7 +104,7 @@ def headway_of(model: MarianMTModel, replicas: int, device: str) -> EncoderDecod
 
 
 class Ours:
-    """Headway's own step."""
+    """Headway's training step."""
 
     def __init__(self, theirs: MarianMTModel, shape: Shape, replicas: int, device: str, compile: str):
         self.model = headway_of(theirs, replicas, device)
@@ -126,7 +126,7 @@ class Ours:
 
 
 class Theirs:
-    """The loop that users of transformers write."""
+    """A typical training loop with transformers."""
 
     def __init__(self, model: MarianMTModel, sampler: BucketSampler, device: str):
         self.model, self.sampler, self.device = model.to(device).train(), sampler, device
@@ -153,7 +153,7 @@ class Theirs:
 
 
 def timed(step: Callable[[], None], steps: int, device: str) -> float:
-    """Seconds: of the CPU where that computes, else by the clock."""
+    """Seconds of these steps: CPU time on a CPU, otherwise wall time."""
     cuda = device.startswith("cuda")
     clock = time.perf_counter if cuda else time.process_time
     if cuda:
@@ -184,9 +184,9 @@ def compare(name: str, shape: Shape, device: str, turns: int, dropout: float, co
                 seconds[way].append(took / steps)
     first = [float(way.losses[0].mean()) for way in (ours, theirs)]
     last = [float(torch.stack(way.losses[-5:]).mean()) for way in (ours, theirs)]
-    assert abs(first[0] - first[1]) < (0.02 if cuda or dropout else 1e-3), f"they begin apart: {first}"
+    assert abs(first[0] - first[1]) < (0.02 if cuda or dropout else 1e-3), f"the first losses differ: {first}"
     assert last[0] < first[0] - 0.05, f"nothing was learnt: {first[0]:.3f} → {last[0]:.3f}"
-    assert abs(last[0] - last[1]) < 0.05 + 0.02 * last[1], f"they learn apart: {last}"
+    assert abs(last[0] - last[1]) < 0.05 + 0.02 * last[1], f"the last losses differ: {last}"
     per_step = ours.sampler.tokens_per_step
     of_theirs, where = seconds["transformers"], torch.cuda.get_device_name() if cuda else "CPU"
     for way, took in seconds.items():

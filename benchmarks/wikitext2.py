@@ -1,10 +1,10 @@
-"""Perplexity of language models on WikiText-2, words, each a population of seeds, beside what is published.
+"""Perplexity of language models on WikiText-2 (words), each a population of seeds, compared with published figures.
 
     HEADWAY_DATA=… python -m benchmarks.wikitext2 FOLDER [MODEL …] [--seeds 3] [--times 1.0] [--change KEY=VALUE …]
 
-Every model is trained, scored on test as one stream with its state carried, and its seeds scored as one (the mean of
-their probabilities). `--times 0.1` trains a tenth as long, to see that all is well. One JSON line for each model, also
-in FOLDER/wikitext2.jsonl. Audits are left out: `headway train` of the same recipe, which the line holds, makes them.
+Every model is trained and scored on test as one stream with carried state, and its seeds are also scored as an ensemble
+(the mean of their probabilities). `--times 0.1` trains a tenth as long, for a quick test. One JSON line per model, also
+in FOLDER/wikitext2.jsonl. Audits are omitted: `headway train` with the recipe in the line makes them.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from headway.scoring.likelihood import losses_going_on
 from headway.training.population import load_weights
 
 PLAIN = ("model.positions=none", "model.norm=none", "model.feedforward=none", "data.batches=contiguous-shifted")
-"""Layers of recurrence alone, chained, over text in its order."""
+"""A plain stack of recurrent layers, on contiguous text."""
 WITHOUT_MOMENTUM = (
     "training.optimizer.beta1=0.0",
     "training.optimizer.beta2=0.999",
     "training.optimizer.weight_decay=0.02",
 )
-"""Adam as https://arxiv.org/abs/1707.05589 uses it for LSTMs. It is what matters most here: docs/log.md."""
+"""Adam as used for LSTMs in https://arxiv.org/abs/1707.05589. This has the largest effect here: docs/log.md."""
 ANNEALED = (
     "training.schedule.final=0.02",
     "training.averaging=tail",
@@ -46,7 +46,7 @@ ANNEALED = (
 
 
 def lstm(layers: int, width: int, segment: int, batch: int, epochs: int, rate: float, **noise: float) -> list[str]:
-    """Dropout as AWD-LSTM has it (https://arxiv.org/abs/1708.02182)."""
+    """An LSTM with dropout as in AWD-LSTM (https://arxiv.org/abs/1708.02182)."""
     rates = {"dropout": "dropout", "weights": "mixer.weight_dropout"}
     return [
         *PLAIN,
@@ -66,8 +66,9 @@ def lstm(layers: int, width: int, segment: int, batch: int, epochs: int, rate: f
 
 
 def lstm_by_sgd(layers: int, width: int, batch: int, epochs: int, dropout: float, *changes: str) -> list[str]:
-    """As https://github.com/pytorch/examples trains its LSTMs (a rate of 20, gradients cut to 0.25, plain dropout), but
-    for a rate that falls along a line, and weights averaged over the last quarter, as averaged SGD does."""
+    """An LSTM trained as in https://github.com/pytorch/examples (a learning rate of 20, gradients clipped to 0.25,
+    plain dropout), except for a linearly decaying rate, and weights averaged over the last quarter, as in averaged
+    SGD."""
     return [
         *PLAIN,
         *ANNEALED,
@@ -87,7 +88,7 @@ def lstm_by_sgd(layers: int, width: int, batch: int, epochs: int, dropout: float
 
 
 def stream(mixer: str, segment: int, batch: int, epochs: int, rate: float, *changes: str) -> list[str]:
-    """Layers that add to a stream, with a norm before each, and Adam with its momentum, as suits attention."""
+    """Pre-norm layers with a residual stream, and Adam with momentum, as usual for attention."""
     return [
         *ANNEALED,
         "data.batches=contiguous-shifted",
@@ -110,9 +111,9 @@ PUNISHED = (
     "training.clip=0.12",
     "model.penalty={size: 3, change: 0.9}",
 )
-"""An L2 term, which Adam makes strong for rare words, and penalties of what the last layer gives, as
-https://github.com/sgugger/Adam-experiments trains AWD-LSTM. (There the change is taken before dropout, and counts 1.5.
-Dropout at 0.4 makes it 1/(1 - 0.4) times as large in the mean: 0.9 here is the same.)"""
+"""An L2 term, which Adam makes strong for rare words, and penalties on the output of the last layer, as in the AWD-LSTM
+of https://github.com/sgugger/Adam-experiments. (There the change is taken before dropout with a weight of 1.5. Dropout
+of 0.4 makes it 1/(1 - 0.4) times as large on average, so 0.9 here is the same.)"""
 
 REMEMBERING = "{kind: attention, heads: 7, memory: 128}"
 
@@ -200,7 +201,7 @@ def measured(recipe: Recipe, name: str, seeds: int, folder: Path, varied: list[s
 
 @torch.no_grad()
 def test_nats(runs: list[Run]) -> torch.Tensor:
-    """Of every token of test, for every run, in one pass."""
+    """The nats of every token of test for every run, in one pass."""
     recipe = runs[0].recipe
     task = tasks.load(recipe)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -212,7 +213,7 @@ def test_nats(runs: list[Run]) -> torch.Tensor:
 
 
 def show(event: Any) -> None:
-    """The curve, as it comes."""
+    """Print the learning curve during training."""
     if type(event).__name__ == "Scored":
         perplexity = math.exp(min(20.0, event.scores["valid.loss"]))
         print(f"{time.strftime('%H:%M:%S')} {event.of[0]} step {event.step}: valid {perplexity:.1f}", flush=True)
@@ -224,7 +225,11 @@ if __name__ == "__main__":
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--times", type=float, default=1.0)
-    parser.add_argument("--change", action="append", default=[], help="of the recipe, for all seeds; the next …")
-    parser.add_argument("--varied", action="append", default=[], help="changes of one seed, as a string; the next …")
+    parser.add_argument(
+        "--change", action="append", default=[], help="a change of the recipe for all seeds; may be repeated"
+    )
+    parser.add_argument(
+        "--varied", action="append", default=[], help="changes of one seed, as a string; may be repeated"
+    )
     given = parser.parse_args()
     main(given.folder, given.models, given.seeds, given.times, given.change, given.varied)

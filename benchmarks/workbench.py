@@ -1,16 +1,15 @@
-"""The workbench, as readers feel it: 5,000 runs, the first page, a new step on the screen, and what 20 who watch cost.
+"""The responsiveness of the workbench: 5,000 runs, the first page, the delay of a new step, the cost of 20 watchers.
 
     python -m benchmarks.workbench [list] [first] [step] [watch] [maps] [drag]
 
 Needs playwright and a chromium. `list`: a folder of 5,000 runs (copies of one small run), listed by a server that has
-never seen them, by the next one, and again; then in a browser, until its rows are on the screen, and scrolled.
-`first`: bytes and seconds of the first page. `step`: from the line in metrics.jsonl to the number on the screen.
-`watch`: a small training on one core, by turns alone and with 20 watching it (each reads all that is told, as a browser
-does); seconds of a core that a step takes, and those that the server takes meanwhile: whatever others do on the machine
-does not count. `maps`: from a text to the maps of all heads on the screen, and the seconds of cores that the process
-which looks takes for it: a small model, and 12 layers × 12 heads × 512 tokens, of width 144 and 768. `drag`: from a key
-that was moved to the answer in the drawing. One JSON line each; `load` says how many processes wanted a core when it
-was measured.
+never seen them, again, and by the next server; then in a browser, until the rows are displayed, and scrolled. `first`:
+bytes and seconds of the first page. `step`: from the line in metrics.jsonl to the number on the screen. `watch`: a
+small training run on one core, alternately alone and with 20 watchers (each reads all events, as a browser does); CPU
+seconds per step, and those of the server meanwhile, so that other processes do not count. `maps`: from a text to the
+displayed maps of all heads, and the CPU seconds that takes: for a small model, and for 12 layers × 12 heads × 512
+tokens of width 144 and 768. `drag`: from a moved key to the answer in the drawing. One JSON line each; `load` is the
+system load when it was measured.
 """
 
 import json
@@ -152,7 +151,7 @@ def step_on_screen(folder: Path) -> dict[str, Any]:
         page = chromium.new_page()
         page.goto(f"{address}/run/runs/watched?token={token}")
         page.wait_for_selector(".legend li")
-        with locked(run):  # as the process that trains does
+        with locked(run):  # like a training process
             page.wait_for_selector("h1:has-text('running')")
             times = []
             for step in range(1000, 1030):
@@ -210,7 +209,7 @@ MODELS = {"small": [], "narrow": [*TWELVE, "model.width=144"], "wide": [*TWELVE,
 
 
 def maps_on_screen(folder: Path) -> dict[str, Any]:
-    """Models after one step: their maps take as long as any."""
+    """Measure maps of models after a single step; training does not change their cost."""
     short = ["training.duration=1 steps", "training.evaluate_on=[]", "scoring.splits=[]"]
     for name, changes in MODELS.items():
         words = [sys.executable, "-c", UNTRAINED, name, *changes, *short]
@@ -234,7 +233,7 @@ def maps_on_screen(folder: Path) -> dict[str, Any]:
                 cores.append(sum(map(_cpu, lookers)) - core)
                 seconds.append(int(page.locator(".side").get_attribute("data-milliseconds") or 0) / 1000)
                 page.wait_for_selector(".lost-on:has-text('nats')", timeout=120_000)
-                page.wait_for_timeout(1500)  # numbers and losses, which are asked for afterwards
+                page.wait_for_timeout(1500)  # numbers and losses are requested afterwards
             heads = page.locator(".head").count()
             found[name] = {
                 "heads": heads,
@@ -272,7 +271,7 @@ def _children(process: int) -> list[int]:
         try:
             if int(path.read_text().rpartition(")")[2].split()[1]) == process:
                 found.append(int(path.parent.name))
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return found
 
@@ -284,7 +283,7 @@ def contextless() -> Iterator[None]:
 
 @contextmanager
 def crowd(address: str, token: str) -> Iterator[None]:
-    """All that is told of the run, read by so many, in a process of their own as browsers are."""
+    """Watchers that read all events of the run, in a separate process like browsers."""
     code = f"""
 import threading, urllib.request
 def read():
@@ -309,7 +308,7 @@ def _steps(file: Path) -> int:
 
 
 def _cpu(process: int) -> float:
-    """Seconds of a core that it has had."""
+    """The CPU seconds that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

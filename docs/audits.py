@@ -1,8 +1,8 @@
-"""The tables in audits.md: which audits there are; and every fault, the audit that sees it, and what that one says.
+"""The tables in audits.md: all audits; and every planted fault, the audit that catches it, and that audit's sentence.
 
-`python docs/audits.py` plants all faults anew, into small models of Python's documentation, and takes some minutes;
-`python docs/audits.py leaks scores` only those of these kinds, `python docs/audits.py new` those that the page has not,
-`python docs/audits.py -` none. A test finds out when one is due."""
+`python docs/audits.py` plants all faults into small models of Python's documentation, and takes some minutes;
+`python docs/audits.py leaks scores` plants only faults of these kinds, `python docs/audits.py new` those missing from
+the page, `python docs/audits.py -` none. A test fails if the page is out of date."""
 
 import atexit
 import re
@@ -25,7 +25,7 @@ from headway.experiment.self_test import SelfTest
 from headway.recipe.recipe import Recipe, from_tree
 
 PAGE = Path(__file__).parent / "audits.md"
-OTHERS, NONE = "**by another**: ", "**not seen**: "
+OTHERS, NONE = "**by another**: ", "**missed**: "
 MODEL = {"layers": 2, "width": 32, "context": 32, "mixer": {"heads": 4}, "positions": "rotary"}
 TRAINING = {"batch": 8, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}}
 TEXT = {"data": {"source": "python-docs", "tokenizer": "char"}, "model": MODEL, "training": TRAINING}
@@ -52,14 +52,14 @@ PICTURES = {
     },
     "training": {"batch": 32, "optimizer": {"learning_rate": 3e-3}, "schedule": {"warmup": "5 steps"}},
 }
-"""What faults are planted into, with what each of them needs."""
+"""Recipes to plant faults into; each fault adds the changes it needs."""
 HELD_OUT = 12_000
-"""Letters of each split that are scored, where the fault is not one of the data: so few that audits count all."""
+"""Characters per scored split, unless the fault is in the data: few enough for audits to recompute all of them."""
 
 
 @cache
 def some_text() -> str:
-    """A folder with the beginning of Python's documentation."""
+    """A folder with the first part of Python's documentation."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
     for split, text in sources.read_splits("python-docs", None, 0.1).items():
@@ -69,7 +69,7 @@ def some_text() -> str:
 
 @cache
 def some_pairs(as_sentences: bool) -> str:
-    """A table of numbers, digit by digit, in English and in French. Sentences are longer, with a capital letter."""
+    """A table of numbers, digit by digit, in English and French. As sentences, rows are longer and capitalised."""
     known = {n**3 for n in range(22, 400)} if as_sentences else {*range(0, 1000, 3), *(n**3 for n in range(11, 150))}
     numbers = sorted(known, key=lambda n: n * 2654435761 % 2**32)
     table = Path(tempfile.mkdtemp()) / "pairs.tsv"
@@ -81,7 +81,7 @@ def some_pairs(as_sentences: bool) -> str:
 
 
 def recipe_for(fault: Fault) -> Recipe:
-    """The smallest that the fault shows in."""
+    """The smallest recipe in which the fault has an effect."""
     if {TRANSLATOR, ONE_STACK} & {*fault.needs}:
         tree = deepcopy(PAIRS)
         tree["data"] |= {"path": some_pairs(JUDGED_BY_BLEU in fault.needs)}
@@ -100,7 +100,7 @@ def recipe_for(fault: Fault) -> Recipe:
 
 
 def said_of(some: Sequence[Fault]) -> dict[str, str]:
-    """By fault, what the last column of the table has. Those that go into one recipe are tried together."""
+    """The last column of the table, by fault. Faults with the same recipe are tried together."""
     by_recipe: dict[str, tuple[Recipe, list[Fault]]] = {}
     for fault in some:
         recipe = recipe_for(fault)
@@ -119,25 +119,25 @@ def said_of(some: Sequence[Fault]) -> dict[str, str]:
 
 
 def written() -> dict[str, str]:
-    """What the page has of it."""
+    """The sentences that are on the page."""
     table = PAGE.read_text("utf-8").partition("<!-- faults, by docs/audits.py -->")[2]
     return dict(re.findall(r"^\| (.+?) \| `[\w-]+` \| (.*) \|$", table, re.MULTILINE))
 
 
 def audits_table() -> str:
-    lines = ["| audit | of | what it asks |", "|---|---|---|"]
+    lines = ["| audit | of | what must hold |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| `{one.name}` | {one.subject} | {one.about} |" for one in ALL_AUDITS)]) + "\n"
 
 
 def faults_table(said: dict[str, str]) -> str:
     known = [fault for fault in faults() if fault.words in said]
     kinds = list(dict.fromkeys(fault.kind for fault in known))
-    lines = ["| kind | faults | seen by the audit meant for it | by another only | by none |", "|---|---|---|---|---|"]
+    lines = ["| kind | faults | caught by the intended audit | by another only | missed |", "|---|---|---|---|---|"]
     for kind in (*kinds, None):
         of_kind = [said[fault.words] for fault in known if kind in (None, fault.kind)]
         others, none = (sum(one.startswith(mark) for one in of_kind) for mark in (OTHERS, NONE))
         lines.append(f"| {kind or '**all**'} | {len(of_kind)} | {len(of_kind) - others - none} | {others} | {none} |")
-    lines += ["", "| fault | audit | what it says |", "|---|---|---|"]
+    lines += ["", "| fault | intended audit | its sentence |", "|---|---|---|"]
     for kind in kinds:
         lines.append(f"| **{kind}** | | |")
         lines += [f"| {f.words} | `{f.caught_by}` | {said[f.words]} |" for f in known if f.kind == kind]
@@ -145,7 +145,7 @@ def faults_table(said: dict[str, str]) -> str:
 
 
 def write(name: str, table: str) -> None:
-    """Between its two marks."""
+    """Replace the text between the table's two markers."""
     begin, end = f"<!-- {name}, by docs/audits.py -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = PAGE.read_text("utf-8").partition(begin)
     PAGE.write_text(before + begin + table + end + rest.partition(end)[2], "utf-8")

@@ -1,4 +1,4 @@
-"""Answers of `look`: attention maps, gradients, and how far those reach."""
+"""Schemas of the answers of `look`: attention maps, gradients, gradient flow."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from headway.answers.schema import Number, Schema
 
 
 class HeadSchema(BaseModel):
-    """A head, and its statistics by name."""
+    """A head with its statistics by name."""
 
     model_config = ConfigDict(extra="allow")
     layer: int
@@ -20,9 +20,9 @@ class LookedSchema(Schema):
     show: Literal["heads", "rollout", "gradients"]
     tokens: list[str]
     unknown: list[Any]
-    target: list[str] = Field(default=[], description="Of a translator: what it writes.")
+    target: list[str] = Field(default=[], description="For a translator: the tokens that it writes.")
     translation: str | None = None
-    alignment: list[int] = Field(default=[], description="For each token of the target, the one of the source.")
+    alignment: list[int] = Field(default=[], description="For each token of the target, a token of the source.")
     largest_difference: Number = None
     heads: list[HeadSchema] = Field(default=[])
     predictions: list[dict[str, Any]] = Field(default=[])
@@ -38,11 +38,11 @@ class PatchAttentionSchema(Schema):
     layer: int
     head: int
     of: Literal["patches", "words"]
-    shares: list[Any] = Field(description="Of patches, line by line; of words, one after the other.")
+    shares: list[Any] = Field(description="For patches, row by row; for words, in order.")
 
 
 class PictureLookSchema(Schema):
-    """Of a picture and its caption."""
+    """A picture and its caption."""
 
     run: str
     show: Literal["heads", "gradients"]
@@ -51,14 +51,14 @@ class PictureLookSchema(Schema):
     tokens: list[str]
     unknown: list[Any]
     cosine: Number
-    gradient_by_patch: list[list[Number]] = Field(description="Shares of the length of d cosine / d patch.")
+    gradient_by_patch: list[list[Number]] = Field(description="Shares of the norm of d cosine / d patch.")
     gradient_by_word: list[Number]
-    attention: list[PatchAttentionSchema] = Field(description="That each patch or word gets, on average.")
+    attention: list[PatchAttentionSchema] = Field(description="The mean attention that each patch or word receives.")
     file: str | None
 
 
 class NormsSchema(Schema):
-    """Of a Jacobian, by distance: 0, 1, 2 …"""
+    """Norms of a Jacobian, by distance: 0, 1, 2 …"""
 
     typical: list[Number] = Field(description="‖J‖_F/√D: 1 for the identity.")
     largest: list[Number] | None = Field(description="‖J‖₂; null = the width is too large.")
@@ -66,35 +66,35 @@ class NormsSchema(Schema):
 
 class HiddenStateSchema(NormsSchema):
     units: int
-    bound: list[Number] | None = Field(description="What the weights alone allow ‖J‖₂ to be; null = they do not say.")
+    bound: list[Number] | None = Field(description="The bound of ‖J‖₂ from the weights alone; null = there is none.")
     step_bound: Number
-    singular_values: list[Number] = Field(description="Of one step's Jacobian, the largest first.")
+    singular_values: list[Number] = Field(description="Of the Jacobian of one step, largest first.")
 
 
 class SideFlowSchema(Schema):
-    """Along one side of what is read, by distance: 0, 1, 2 …"""
+    """Gradients along one sequence that the model reads, by distance: 0, 1, 2 …"""
 
-    tokens: int = Field(description="That every row has there.")
+    tokens: int = Field(description="The number of tokens of every row.")
     losses: list[Number]
     streams: dict[str, NormsSchema]
     hidden: dict[str, HiddenStateSchema]
 
 
 class FlowOfRunSchema(SideFlowSchema):
-    """Along the side that ends with token t, whose loss is followed."""
+    """Gradients along the sequence that ends with token t, whose loss is differentiated."""
 
     run: str
-    segments: int = Field(description="How many rows: segments of running text, texts, or pairs.")
-    loss_of: str = Field(description="Whose loss is differentiated, in words.")
+    segments: int = Field(description="The number of rows: segments of running text, texts, or pairs.")
+    loss_of: str = Field(description="Whose loss is differentiated, as a phrase.")
     notes: list[str]
     source: SideFlowSchema | None = Field(
-        description="Of a translator: the same from the end of the source on, END being at distance 0."
+        description="For a translator: gradients along the source, counted back from END at distance 0."
     )
 
 
 class FlowOfArmSchema(Schema):
     name: str
-    runs: list[FlowOfRunSchema] = Field(description="They differ in their seed alone.")
+    runs: list[FlowOfRunSchema] = Field(description="Runs that differ only in the seed.")
 
 
 class GradientFlowSchema(Schema):

@@ -1,4 +1,4 @@
-"""Answers of `match`: pictures and captions."""
+"""Schemas of the answers of `match`: pictures and captions."""
 
 from pydantic import Field
 
@@ -9,27 +9,27 @@ Matrix = list[list[Number]]
 
 class ShownSchema(Schema):
     name: str
-    notes: list[str] = Field(description="What was done to it that its owner may not expect.")
+    notes: list[str] = Field(description="How the picture was changed, if that may be unexpected.")
 
 
 class CaptionSchema(Schema):
     text: str
-    tokens: int = Field(description="With all signs around it, before anything was cut.")
-    cut: int = Field(description="How many of these are not read.")
-    unknown: int = Field(description="How many stand for words that the model does not know.")
+    tokens: int = Field(description="With special tokens, before truncation.")
+    cut: int = Field(description="How many of these were cut off.")
+    unknown: int = Field(description="How many stand for unknown words.")
 
 
 class WordSchema(Schema):
     word: str
-    share: Number = Field(description="Nats that the target's chance loses when the word is left out.")
+    share: Number = Field(description="Nats by which the target's log-probability falls without the word.")
 
 
 class TurnSchema(Schema):
     caption: str
     rank: int = Field(description="Of the target; 1 = it is picked.")
     wins: bool
-    chance: Number = Field(description="Of the target among all pictures: softmax.")
-    ahead: Number = Field(description="Cosine of the target less that of the best other picture.")
+    chance: Number = Field(description="The target's probability among all pictures: softmax.")
+    ahead: Number = Field(description="Cosine of the target minus that of the best other picture.")
     picked: str
     words: list[WordSchema]
 
@@ -40,17 +40,17 @@ class GameSchema(Schema):
 
 
 class MatchSchema(Schema):
-    """Matrices have a row for each picture and a column for each caption (or class)."""
+    """Matrices have one row per picture and one column per caption (or class)."""
 
     model: str
     page: str | None
     pictures: list[ShownSchema]
     captions: list[CaptionSchema] = Field(default=[])
-    scale: Number = Field(default=None, description="What cosines are multiplied by before a softmax.")
+    scale: Number = Field(default=None, description="The factor of cosines before the softmax.")
     cosine: Matrix
     of_captions: Matrix | None = Field(default=None, description="Softmax over the captions of a picture.")
     of_pictures: Matrix | None = Field(default=None, description="Softmax over the pictures of a caption.")
-    sigmoid: Matrix | None = Field(default=None, description="Of each pair alone, where the model was trained so.")
+    sigmoid: Matrix | None = Field(default=None, description="Of each pair alone, if the model was trained that way.")
     clip_score: Matrix | None = Field(default=None, description="2.5 · max(cosine, 0).")
     classes: list[str] = Field(default=[])
     prompts: list[str] = Field(default=[])

@@ -1,4 +1,4 @@
-"""Answers about recipes, the machine, and searches."""
+"""Schemas of answers about recipes, benchmarks and hyperparameter searches."""
 
 from typing import Any
 

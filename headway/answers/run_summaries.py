@@ -1,4 +1,4 @@
-"""Runs as JSON, for `--json` and the workbench."""
+"""Summaries of runs as JSON, for `--json` and the workbench."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +13,13 @@ from headway.scoring.score import Score
 def run_as_json(
     run: RunRecord, scores: Sequence[Score], report: Report, weights: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """`weights` are those that were scored; if not given, those that training has scored."""
+    """`weights`: the weights that were scored; by default those scored by the training."""
     found = {"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}}
     return {**found, "audits": report.as_json(), "weights": weights or run.facts.get("weights")}
 
 
 def runs_as_json(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """`run`, `scores` and `audits` of the first run; of every one under `runs`, where there are several."""
+    """`run`, `scores` and `audits` of the first run; if there are several, of every run under `runs`."""
     all_of_them = [run_as_json(run, run.scores(), kept(run)) | run.status.as_json() for run in runs]
     return all_of_them[0] | ({"runs": all_of_them} if len(runs) > 1 else {})
 
@@ -30,12 +30,12 @@ def listed_as_json(run: RunRecord) -> dict[str, Any]:
 
 
 def kept(run: RunRecord) -> Report:
-    """What audits found when the run ended, or since; nothing, where nobody looked."""
+    """The stored findings of the audits; an empty report if there are none."""
     return read_report(run.folder) or Report()
 
 
 def headline_of(run: RunRecord) -> str:
-    """The metric that a run is judged by. Its folder says so, if it was not made by an early version."""
+    """The metric by which a run is judged. Folders of early versions do not store it."""
     if told := run.facts.get("headline"):
         return str(told)
     from headway import tasks

@@ -1,4 +1,4 @@
-"""Answers about runs: trained, listed, scored, audited; what they write, classify and translate; weights in and out."""
+"""Schemas of answers about runs: training, listing, scoring, audits, generation, classification, import and export."""
 
 from typing import Any, Literal
 
@@ -11,17 +11,17 @@ from headway.core.status import State
 class ConfusionSchema(Schema):
     classes: list[str]
     counts: list[list[int]] = Field(
-        default=[], description="A row for each true class: how many of its texts got which."
+        default=[], description="One row per true class: how many of its texts were assigned to each class."
     )
     cells: list[list[int]] = Field(
-        default=[], description="Of more than 32 classes, in place of counts: true class, chosen class, how many."
+        default=[], description="Instead of counts, for more than 32 classes: true class, predicted class, count."
     )
 
 
 class ScoreSchema(Schema):
     value: Number
-    label: str = Field(description="The whole truth about the number: unit, split, how it was read.")
-    interval: list[Number] = Field(default=[], description="95 %, where the score has one.")
+    label: str = Field(description="What was measured, in full: unit, split, how it was read.")
+    interval: list[Number] = Field(default=[], description="95 %, if the score has one.")
     confusion: ConfusionSchema | None = None
 
 
@@ -36,7 +36,7 @@ class FindingSchema(Schema):
 
 class BaselineSchema(ScoreSchema):
     method: str
-    name: str = Field(description="Of the score that it is set beside.")
+    name: str = Field(description="The name of the score it is a baseline for.")
 
 
 class ReportSchema(Schema):
@@ -46,11 +46,11 @@ class ReportSchema(Schema):
 
 
 class WeightsSchema(Schema):
-    """Which checkpoint is scored."""
+    """Which checkpoint was scored."""
 
     step: int | None
-    of: int | None = Field(description="How many steps training has taken.")
-    chosen: str = Field(description="By what: the best by valid.loss, the last …")
+    of: int | None = Field(description="The number of steps of the training.")
+    chosen: str = Field(description="How it was chosen: the best by valid.loss, the last …")
 
 
 class RunSchema(Schema):
@@ -67,32 +67,32 @@ class EndedRunSchema(RunSchema):
 
 
 class TrainSchema(EndedRunSchema):
-    """Of the first run; of every one under `runs`, where there are several."""
+    """The first run; if there are several, every run under `runs`."""
 
     runs: list[EndedRunSchema] = Field(default=[])
 
 
 class MeanSchema(Schema):
     value: Number
-    interval: list[Number] | None = Field(description="95 %: over seeds; of a single run, its own; null = none known.")
+    interval: list[Number] | None = Field(description="95 % over seeds; for a single run, its own; null = unknown.")
     seeds: int
 
 
 class AheadSchema(Schema):
-    """Beside the first arm: above 0 is better."""
+    """Compared with the first arm: above 0 is better."""
 
     by: Number
     unit: str
-    interval: list[Number] | None = Field(description="95 %, over seeds; null = too few to say.")
-    seeds: int = Field(description="That were compared.")
-    told_apart: bool = Field(description="Whether the interval leaves 0 out; corrected for nothing.")
+    interval: list[Number] | None = Field(description="95 % over seeds; null = too few seeds.")
+    seeds: int = Field(description="The number of seeds compared.")
+    told_apart: bool = Field(description="Whether the interval excludes 0, without any correction.")
 
 
 class ComparedArmSchema(Schema):
-    """Runs that differ in their seeds alone."""
+    """Runs that differ only in the seed."""
 
     name: str
-    runs: dict[str, str] = Field(description="By seed, their folders.")
+    runs: dict[str, str] = Field(description="The folder of each seed.")
     scores: dict[str, MeanSchema]
     beside_first: dict[str, AheadSchema]
 
@@ -100,9 +100,9 @@ class ComparedArmSchema(Schema):
 class CompareSchema(Schema):
     arms: list[ComparedArmSchema]
     differences: dict[str, list[Any]] = Field(
-        description="By key of the recipe, a value for each arm; – = no such key."
+        description="Recipe keys that differ, with a value for each arm; – = no such key."
     )
-    notes: list[str] = Field(description="What stands against believing it.")
+    notes: list[str] = Field(description="Reasons for caution.")
 
 
 class RunStateSchema(Schema):
@@ -117,7 +117,7 @@ class RunStateSchema(Schema):
 
 
 class ListedRunSchema(RunSchema):
-    facts: dict[str, Any] = Field(description="run.json, as it stands.")
+    facts: dict[str, Any] = Field(description="The contents of run.json.")
     state: RunStateSchema
 
 
@@ -132,15 +132,15 @@ class TokenSchema(Schema):
 
 
 class ScoredSchema(RunSchema):
-    tokens: list[TokenSchema] = Field(default=[], description="Of a text that was typed.")
+    tokens: list[TokenSchema] = Field(default=[], description="For a given text: the loss of each token.")
 
 
 class GainSchema(Schema):
-    """What runs as one have over the mean of them; above 0 is better."""
+    """How much better an ensemble is than the mean of its members; above 0 is better."""
 
     gain: float
     unit: str
-    interval: list[float] | None = Field(description="95 %, over pieces of the split, for these runs.")
+    interval: list[float] | None = Field(description="95 %, resampling pieces of the split, for these runs.")
     pieces: int
     mean: float
     ensemble: float
@@ -148,7 +148,7 @@ class GainSchema(Schema):
 
 
 class EnsembleSchema(Schema):
-    """With --ensemble: several runs as one, the mean of their probabilities."""
+    """With --ensemble: the averaged probabilities of several runs."""
 
     scores: dict[str, ScoreSchema]
     members: list[RunSchema]
@@ -162,7 +162,7 @@ class LengthSchema(Schema):
     sliding: Number
     carried: Number = Field(description="null = the model carries no state.")
     by_position: list[Number] = Field(description="Nats of the first token of a segment, of the second …")
-    segments: int = Field(description="So many is that a mean of.")
+    segments: int = Field(description="The number of segments averaged in by_position.")
 
 
 class RunByLengthSchema(Schema):
@@ -177,7 +177,7 @@ class ArmByLengthSchema(Schema):
 
 
 class LengthsSchema(Schema):
-    """With --lengths: nats per token in segments of many lengths."""
+    """With --lengths: nats per token with segments of several lengths."""
 
     split: str
     tokens: int
@@ -186,7 +186,7 @@ class LengthsSchema(Schema):
 
 
 class ScoreAnswerSchema(RootModel[ScoredSchema | EnsembleSchema | LengthsSchema]):
-    """Of a run; with --ensemble, of several as one; with --lengths, by the length of segments."""
+    """A run; with --ensemble, an ensemble; with --lengths, scores by segment length."""
 
 
 class ExplanationSchema(Schema):
@@ -198,22 +198,22 @@ class ExplanationSchema(Schema):
 class TrialSchema(Schema):
     fault: str
     kind: str
-    audit: str = Field(description="That is meant to see it.")
+    audit: str = Field(description="The audit meant to detect it.")
     outcome: Literal["seen", "not seen", "cannot show"]
-    sentence: str = Field(description="Of that audit; or why the fault cannot show in this recipe.")
-    instead: list[str] = Field(description="Audits that saw it, where the one meant for it did not.")
+    sentence: str = Field(description="What that audit says, or why the fault cannot show in this recipe.")
+    instead: list[str] = Field(description="Audits that detected it if the one meant for it did not.")
     seconds: float
 
 
 class SelfTestSchema(Schema):
     recipe: str
-    clean: ReportSchema = Field(description="What was found without any fault.")
+    clean: ReportSchema = Field(description="Findings without any fault.")
     faults: list[TrialSchema]
-    stopped: bool = Field(description="By Ctrl-C: there would have been more.")
+    stopped: bool = Field(description="Interrupted by Ctrl-C before all faults were tried.")
 
 
 class AuditSchema(RootModel[ReportSchema | ExplanationSchema | SelfTestSchema]):
-    """A report; with --explain, an explanation; with --self-test, what became of every fault."""
+    """A report; with --explain, an explanation; with --self-test, the result of every fault."""
 
 
 class SampleSchema(Schema):
@@ -234,18 +234,18 @@ class ClassifiedTextSchema(Schema):
 
 
 class ClassifiedFileSchema(Schema):
-    """Of a file, or of a pipe."""
+    """A file or stdin."""
 
     run: str
     notes: list[str]
-    file: str | None = Field(description="Where the table is, where it was written.")
+    file: str | None = Field(description="The file that the table was written to, if any.")
     rows: list[dict[str, Any]] = Field(
-        description="The columns of each row, with predicted, probability and the probability of all classes."
+        description="The columns of each row, with the predicted class, its probability, and that of each class."
     )
 
 
 class ClassifySchema(RootModel[ClassifiedTextSchema | ClassifiedFileSchema]):
-    """Of one text, or of many."""
+    """One text, or many."""
 
 
 class GuessSchema(Schema):
@@ -256,8 +256,8 @@ class GuessSchema(Schema):
 class FillSchema(Schema):
     run: str
     text: str
-    filled: str = Field(description="With the likeliest token at every place.")
-    places: list[list[GuessSchema]] = Field(description="For every [MASK], the likeliest first.")
+    filled: str = Field(description="The text with the most likely token at every [MASK].")
+    places: list[list[GuessSchema]] = Field(description="For every [MASK], most likely first.")
     notes: list[str]
 
 
@@ -275,7 +275,7 @@ class TranslationSchema(Schema):
 
 class TranslateSchema(Schema):
     run: str
-    runs: list[str] = Field(default=[], description="All of them, where several translate as one.")
+    runs: list[str] = Field(default=[], description="All runs of an ensemble.")
     decoding: str
     translations: list[TranslationSchema] = Field(default=[])
     file: str | None = Field(default=None, description="The table of a split.")
@@ -298,7 +298,7 @@ class ImportSchema(Schema):
 class CacheEntrySchema(Schema):
     name: str
     bytes: int
-    days: float = Field(description="Since somebody has used it.")
+    days: float = Field(description="Days since its last use.")
     current: bool = Field(description="Whether this version of Headway reads it.")
 
 

@@ -1,4 +1,4 @@
-"""Answers of `scaling`: laws and the points they are fitted to."""
+"""Schemas of the answers of `scaling`: laws and the points they are fitted to."""
 
 from headway.answers.schema import Number, Schema
 

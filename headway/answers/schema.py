@@ -1,9 +1,9 @@
-"""What all schemas have in common: keys that a schema does not name are refused."""
+"""The base of all schemas: unknown keys are errors."""
 
 from pydantic import BaseModel, ConfigDict
 
 Number = float | None
-"""Null where it is not finite."""
+"""Null if not finite."""
 
 
 class Schema(BaseModel):

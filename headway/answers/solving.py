@@ -1,4 +1,4 @@
-"""Answers of `solve`: attention by construction."""
+"""Schemas of the answers of `solve`: attention by construction."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class QuerySchema(SolvedSchema):
 
 
 class QueriesSchema(SolvedSchema):
-    """With --identity: a row for each key."""
+    """With --identity: one row per key."""
 
     queries: list[list[Number]]
     weights: list[list[float]]
@@ -67,7 +67,7 @@ class ConstructionSchema(SolvedSchema):
     heads: int
     width: int
     weights: dict[str, Any]
-    biases: list[list[Number]] = Field(description="null = −∞: not looked at.")
+    biases: list[list[Number]] = Field(description="null = −∞: masked.")
     first_distance: int
     zeros: list[int]
     bound: Number

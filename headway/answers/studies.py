@@ -1,4 +1,4 @@
-"""Answers about studies and cases."""
+"""Schemas of answers about studies and cases."""
 
 from typing import Any
 
@@ -109,10 +109,10 @@ class ArmAsOneSchema(Schema):
 
 
 class StudyEnsemblesSchema(Schema):
-    """The seeds of every arm as one."""
+    """The seeds of every arm as an ensemble."""
 
     arms: list[ArmAsOneSchema]
-    none: dict[str, str] = Field(description="Arms with too few runs, and how few.")
+    none: dict[str, str] = Field(description="Arms with too few runs, and how many they have.")
 
 
 class StudyRunSchema(ConclusionSchema):
@@ -144,7 +144,7 @@ class WorkedExerciseSchema(Schema):
 
 
 class CaseSchema(RootModel[StudyRunSchema | WorkedExerciseSchema]):
-    """Of a case that is trained; of one that is solved."""
+    """A case that is trained, or one that is solved."""
 
 
 class ListedCaseSchema(Schema):

@@ -1,6 +1,6 @@
-"""Every verb that answers with `--json`, and the schema of its answer.
+"""The schema of every command's `--json` answer.
 
-Apart from the room itself: to make fifty schemas takes longer than most of what only tells of runs.
+Separate from the package's other modules because defining fifty schemas takes longer than most commands about runs.
 """
 
 import math
@@ -78,12 +78,12 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 
 
 def checked(verb: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a verb, as its schema has it."""
+    """A command's answer, checked and serialized by its schema."""
     return SCHEMAS[verb].model_validate(answer).model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def without_nan(tree: Any, path: str = "") -> tuple[Any, list[str]]:
-    """The same with null for what is no finite number, and where that was."""
+    """The tree with null for numbers that are not finite, and the paths of those numbers."""
     if isinstance(tree, float):
         return (tree, []) if math.isfinite(tree) else (None, [path])
     if not isinstance(tree, dict | list):
@@ -99,5 +99,5 @@ def without_nan(tree: Any, path: str = "") -> tuple[Any, list[str]]:
 
 def json_schema(verb: str) -> dict[str, Any]:
     if verb not in SCHEMAS:
-        raise UserError(f"there is no verb '{verb}' that answers with --json{did_you_mean(verb, SCHEMAS)}")
+        raise UserError(f"no command '{verb}' answers with --json{did_you_mean(verb, SCHEMAS)}")
     return SCHEMAS[verb].model_json_schema(mode="serialization")

@@ -1,4 +1,4 @@
-"""Answers that only the pages of the workbench ask for."""
+"""Schemas of answers that only the workbench uses."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from headway.answers.studies import ConclusionSchema
 class AboutSchema(Schema):
     folder: str
     read_only: bool = Field(description="Nothing can be started or stopped.")
-    headway: str = Field(description="Its version.")
+    headway: str = Field(description="The version of Headway.")
 
 
 class HeadlineSchema(Schema):
@@ -21,9 +21,9 @@ class HeadlineSchema(Schema):
 
 
 class RunRowSchema(Schema):
-    name: str = Field(description="Its path in the folder that is served.")
-    study: str | None = Field(default=None, description="That it is a run of.")
-    state: str = Field(description="A status; or `running`, `killed`, `cannot be read`, `not read yet`.")
+    name: str = Field(description="Its path in the served folder.")
+    study: str | None = Field(default=None, description="The study it belongs to.")
+    state: str = Field(description="A status, or `running`, `killed`, `cannot be read`, `not read yet`.")
     reason: str | None = None
     step: int
     total: int | None = None
@@ -31,22 +31,22 @@ class RunRowSchema(Schema):
     created: str | None = None
     seconds: Number = None
     parameters: int | None = None
-    recipe: str | None = Field(default=None, description="That its command began from.")
+    recipe: str | None = Field(default=None, description="The recipe that its command named.")
     hash: str | None = None
     arm: str | None = None
     metric: str = ""
     lower: bool = Field(default=True, description="Whether lower is better.")
     scores: list[HeadlineSchema] = Field(default=[])
-    failed: list[str] = Field(default=[], description="Audits, each in a few words.")
+    failed: list[str] = Field(default=[], description="Failed audits, each in a few words.")
     warned: list[str] = Field(default=[])
     passed: int = 0
 
 
 class RunTableSchema(Schema):
     folder: str
-    there: bool = Field(description="False: the folder is gone.")
-    unread: int = Field(description="Runs whose files were not read yet: their rows have a name alone.")
-    at: int = Field(description="The last look that found something new: /api/events?topic=runs@AT tells what follows.")
+    there: bool = Field(description="False: the folder no longer exists.")
+    unread: int = Field(description="Runs whose files have not been read yet; their rows only have a name.")
+    at: int = Field(description="The number of the latest change: /api/events?topic=runs@AT streams what follows.")
     runs: list[RunRowSchema]
 
 
@@ -56,7 +56,7 @@ class PointsSchema(Schema):
 
 
 class CurvesSchema(Schema):
-    at: int = Field(description="Byte of metrics.jsonl up to which this is; `run:NAME@BYTE` goes on from there.")
+    at: int = Field(description="The byte of metrics.jsonl read up to; `run:NAME@BYTE` continues from there.")
     columns: dict[str, PointsSchema]
 
 
@@ -65,30 +65,30 @@ class RecipeKeySchema(Schema):
     value: str = Field(description="As YAML.")
     meaning: str
     depth: int
-    differs: bool | None = Field(default=None, description="From the recipe it began from; null: not known.")
-    packaged: str | None = Field(default=None, description="What that one has.")
+    differs: bool | None = Field(default=None, description="From the packaged recipe; null: unknown.")
+    packaged: str | None = Field(default=None, description="The packaged recipe's value.")
 
 
 class OpenedRunSchema(ListedRunSchema):
     name: str
-    said: str = Field(description="How it stands, in words.")
-    word: str = Field(description="The same in one word, as in the table.")
+    said: str = Field(description="The status as a sentence.")
+    word: str = Field(description="The status in one word, as in the table.")
     study: str | None
     recipe: list[RecipeKeySchema] = Field(description="Every key in order, with its meaning.")
     environment: dict[str, Any]
     began_from: str | None = Field(description="The recipe that its command named.")
-    command: str = Field(description="That makes this run again.")
+    command: str = Field(description="The command that makes this run again.")
     events: list[dict[str, Any]]
 
 
 class RecipeDifferenceSchema(Schema):
     base: str
-    keys: dict[str, list[str | None]] = Field(description="Key → what the base has, and what the run has.")
+    keys: dict[str, list[str | None]] = Field(description="Key → the value of the base, and that of the run.")
 
 
 class ComparedSchema(Schema):
     runs: list[str]
-    keys: dict[str, list[str | None]] = Field(description="Those that are not the same in all, with every run's value.")
+    keys: dict[str, list[str | None]] = Field(description="Keys that differ, with the value of every run.")
 
 
 class JobSchema(Schema):
@@ -115,10 +115,10 @@ class ListedStudySchema(Schema):
     title: str
     exercise: bool = Field(description="Solved, not trained.")
     running: bool
-    runs: int = Field(description="That there are to be.")
+    runs: int = Field(description="The planned number.")
     ended: int
     failed: int
-    outcomes: list[str] = Field(description="Of its verdicts, as last written down.")
+    outcomes: list[str] = Field(description="Outcomes of its verdicts, as last stored.")
     report: bool
     changed: float = Field(description="Seconds since 1970.")
 
@@ -132,7 +132,7 @@ class CellSchema(Schema):
     seed: int | None
     state: str
     step: int
-    name: str | None = Field(default=None, description="Of the run, once it has begun.")
+    name: str | None = Field(default=None, description="The run's name, once it has started.")
     reason: str | None = None
     total: int | None = None
     scores: list[HeadlineSchema] | None = None
@@ -144,14 +144,14 @@ class CellSchema(Schema):
 class OpenedStudySchema(Schema):
     name: str
     title: str
-    process: int | None = Field(description="That trains it now.")
+    process: int | None = Field(description="The process that trains it now.")
     arms: list[str]
-    cells: dict[str, CellSchema] = Field(description="Every run that is to be, by its folder's name.")
+    cells: dict[str, CellSchema] = Field(description="Every planned run, by its folder's name.")
     ended: int
-    seconds_left: Number = Field(description="By what the runs so far took.")
+    seconds_left: Number = Field(description="Estimated from the runs so far.")
     report: bool
     log: str
-    command: str = Field(description="That goes on with it.")
+    command: str = Field(description="The command that resumes it.")
 
 
 class ShownRowSchema(Schema):
@@ -174,11 +174,11 @@ class DrawnSchema(Schema):
 
 
 class StudyPageSchema(Schema):
-    told: ConclusionSchema = Field(description="As `headway study results --json` tells it.")
+    told: ConclusionSchema = Field(description="The answer of `headway study results --json`.")
     about: str
     seeds: list[int]
-    early: bool = Field(description="Not every run has ended: verdicts may change.")
-    marks: list[str] = Field(description="Of every verdict, its interval as SVG; empty where it has none.")
+    early: bool = Field(description="Not all runs have ended, so verdicts may change.")
+    marks: list[str] = Field(description="The interval of every verdict as SVG; empty if it has none.")
     tables: list[ShownTableSchema]
     figures: list[DrawnSchema]
     questions: list[str]
@@ -186,7 +186,7 @@ class StudyPageSchema(Schema):
 
 class StandingSchema(Schema):
     reported: str
-    quick: str | None = Field(default=None, description="How the conclusion stands; null: not run here.")
+    quick: str | None = Field(default=None, description="Whether the conclusion holds; null: not run here.")
     full: str | None = None
 
 
@@ -209,4 +209,4 @@ class OpenedCaseSchema(Schema):
     title: str
     reported: str
     sizes: list[CaseSizeSchema]
-    studies: str = Field(description="Where its studies are, by name; empty: in the folder itself.")
+    studies: str = Field(description="The folder of its studies, by name; empty: the served folder itself.")

@@ -1,7 +1,7 @@
-"""An audit is one check with a name; a finding is what it found: a verdict, the number it rests on, and a sentence.
+"""An audit is one named check; a finding is its result: a verdict, the number it rests on, and a sentence.
 
-A check is a function of what it is about (a model, a corpus, a run), and its docstring is its documentation: the first
-line says what is asked, the rest what is done, why the threshold is where it is, and what to do when it fails.
+A check is a function of what it examines (a model, a corpus, a run), and its docstring is its documentation: the first
+line says what must hold, the rest how it is checked, why the threshold is where it is, and what to do when it fails.
 `headway audit --explain NAME` prints it.
 
     @audit("model")
@@ -15,8 +15,8 @@ line says what is asked, the rest what is done, why the threshold is where it is
         …
         return failed(change, f"changing later tokens moved earlier outputs by {change:.2g} of their spread")
 
-A check that does not apply is not run: it raises `DoesNotApply` with the reason, and the report lists it apart. Nor is
-one that rests on another (`rests_on=("determinism",)`), where that one failed: it cannot say anything, then.
+A check that does not apply raises `DoesNotApply` with the reason, and the report lists it under "not run". A check that
+rests on another (`rests_on=("determinism",)`) is not run where that one failed, because its result would mean nothing.
 """
 
 import math
@@ -38,15 +38,16 @@ from headway.scoring.score import Score
 Verdict = Literal["pass", "warn", "fail"]
 Subject = Literal["model", "population", "data", "baselines", "training", "scores"]
 Asked = Literal["once", "of each", "of each alone"]
-"""Of the models of a population: of one that stands for all, since they share an architecture; of every member, which
-takes its share of what all are asked at once (`populations/members.py`); or of every member by itself."""
+"""How an audit treats the replicas of a population. "once": on one replica that stands for all, since they share an
+architecture. "of each": on all replicas in one batched pass, each getting its own result (`populations/members.py`).
+"of each alone": on every replica by itself."""
 FILE = "audit.json"
 NOT_CARRIED_OUT = "the check could not be carried out"
-"""How the sentence begins of an audit that broke."""
+"""How the sentence of an audit begins that raised an exception."""
 
 
 class Outcome(NamedTuple):
-    """What a check gives; made by `passed`, `warned` and `failed`."""
+    """What a check returns; made by `passed`, `warned` and `failed`."""
 
     verdict: Verdict
     value: float | None
@@ -67,12 +68,12 @@ def failed(value: float | None, sentence: str, short: str | None = None) -> Outc
 
 
 def worst_of(outcomes: Iterable[Outcome]) -> Outcome:
-    """The first of those that are worst."""
+    """The worst outcome; the first one where several are equally bad."""
     return max(outcomes, key=lambda outcome: ("pass", "warn", "fail").index(outcome.verdict))
 
 
 class DoesNotApply(Exception):  # noqa: N818 (no error: there is nothing to check)
-    """Raised by a check that has nothing to say about what it was given, with the reason."""
+    """Raised by a check that does not apply to what it was given, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,11 @@ class Finding:
     value: float | None
     """The number the verdict rests on; None where there is none, or where it is not finite."""
     sentence: str
-    """One sentence with that number, in plain words."""
+    """One sentence that says what was found, with the number."""
     seconds: float = 0.0
-    """What the check took."""
+    """How long the check took."""
     short: str | None = None
-    """In three words, beside a name in a table: 'sees the future'."""
+    """About three words, shown beside a name in a table: 'sees the future'."""
 
     @property
     def remark(self) -> str:
@@ -98,7 +99,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What one cheap method got."""
+    """The score of one cheap method."""
 
     method: str
     """unigram, 5-gram, majority, bag of words."""
@@ -107,13 +108,13 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Report:
-    """What a set of audits found, in the order they were run."""
+    """The results of a set of audits, in the order they were run."""
 
     findings: tuple[Finding, ...] = ()
     not_run: dict[str, str] = field(default_factory=dict)
     """Audits that do not apply, and why."""
     baselines: tuple[Baseline, ...] = ()
-    """What every score of the same name is set beside."""
+    """Scores of the same name are compared with these."""
 
     def __add__(self, other: "Report") -> "Report":
         not_run, baselines = {**self.not_run, **other.not_run}, self.baselines + other.baselines
@@ -133,7 +134,7 @@ class Report:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Report":
-        """What `as_json` gave; KeyError or TypeError for anything else."""
+        """The report that `as_json` gave; KeyError or TypeError for anything else."""
         baselines = [Baseline(b["method"], Score.from_json(b["name"], b)) for b in stored["baselines"]]
         findings = tuple(Finding(**one) for one in stored["findings"])
         return cls(findings, dict(stored["not_run"]), tuple(baselines))
@@ -149,14 +150,14 @@ class Audit:
     name: str
     subject: Subject
     about: str
-    """One line: what is asked."""
+    """One line: what must hold."""
     explanation: str
-    """What is done, why the threshold is where it is, and what to do when it fails."""
+    """How it is checked, why the threshold is where it is, and what to do when it fails."""
     check: Callable[[Any], Outcome]
     rests_on: tuple[str, ...] = ()
-    """Audits, run earlier, without whose pass this one cannot say anything."""
+    """Audits, run earlier, that must have passed for this one to mean anything."""
     asked: Asked = "once"
-    """Of whom, where models were trained as one."""
+    """How the replicas of a population are treated."""
 
     def run(self, given: Any) -> Report:
         """The one finding, or the one reason why there is none."""
@@ -176,7 +177,7 @@ AUDITS: Registry[Audit] = Registry("audit")
 
 
 def of_plugins(subject: Subject | None = None) -> list[Audit]:
-    """Those in files of the user's own, which join those of their subject."""
+    """Audits from the user's own files, which are added to those of their subject."""
     found = [AUDITS[name] for plugin in plugins.loaded() for name in AUDITS.of_module(plugin.module)]
     return [one for one in found if subject in (None, one.subject)]
 
@@ -184,7 +185,7 @@ def of_plugins(subject: Subject | None = None) -> list[Audit]:
 def audit(
     subject: Subject, rests_on: tuple[str, ...] = (), asked: Asked = "once"
 ) -> Callable[[Callable[[Any], Outcome]], Audit]:
-    """Make an audit of a check. The function's name is the audit's, its docstring the audit's documentation."""
+    """Make a check an audit. The function's name becomes the audit's, its docstring the audit's documentation."""
 
     def made(check: Callable[[Any], Outcome]) -> Audit:
         about, _, explanation = cleandoc(check.__doc__ or "").partition("\n\n")
@@ -196,13 +197,13 @@ def audit(
 
 
 def run_audits(audits: Iterable[Audit], given: Any) -> Report:
-    """All of these checks of one thing; those that rest on one that failed cannot say anything."""
+    """Run these audits on one thing, except those that rest on one that failed."""
     report, silent = Report(), set[str]()
     for one in audits:
         silent |= {finding.audit for finding in report.failures}
         if shaken := [name for name in one.rests_on if name in silent]:
             silent.add(one.name)
-            report += Report(not_run={one.name: f"cannot say: it rests on {' and '.join(shaken)}, which failed"})
+            report += Report(not_run={one.name: f"it rests on {' and '.join(shaken)}, which failed"})
         else:
             report += one.run(given)
     return report
@@ -217,13 +218,13 @@ def find_audit(name: str, audits: Sequence[Audit]) -> Audit:
 
 
 def write_report(folder: Path, report: Report) -> None:
-    """As `audit.json`, whole."""
+    """Write `audit.json` atomically."""
     with rewriting(folder) as new:
         new[FILE] = as_json(report.as_json())
 
 
 def read_report(folder: Path) -> Report | None:
-    """What `audit.json` holds; None where there is none yet."""
+    """The report in `audit.json`; None where there is none yet."""
     path = folder / FILE
     try:
         stored = read_sealed_json(path, needed=False)

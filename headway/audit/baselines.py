@@ -1,9 +1,9 @@
-"""Baselines: what a cheap method gets on the same split, beside which every score is shown.
+"""Baselines: the scores of cheap methods on the same split, shown beside every score of a model.
 
-For running text: the frequency of each token (unigram), and counted contexts of up to four tokens (5-gram), on the
-model's own tokens, the same ones scored, and with no more context than the model had. For labelled texts: the commonest
-class, the best rule that goes by a single word, and logistic regression on words and pairs of words. Each takes
-seconds. The settings of the regression are fixed and were chosen once, on the packaged sets: see docs/log.md.
+For running text: token frequencies (unigram), and a 5-gram model, on the model's own tokens, on the same scored tokens,
+and with no more context than the model had. For labelled texts: the commonest class, the best rule that uses a single
+word, and logistic regression on words and pairs of words. Each takes seconds. The settings of the regression are fixed
+and were chosen once, on the packaged sets: see docs/log.md.
 """
 
 import math
@@ -24,7 +24,7 @@ from headway.scoring.score import Score
 
 ORDER = 5
 MOST_WEIGHTS = 1 << 22  # of a regression, which takes 200 bytes for each
-MOST_TOKENS = 5_000_000  # counting takes a second a million; beyond this, a stated beginning of the train split
+MOST_TOKENS = 5_000_000  # counting takes a second per million; a longer text is cut, and the label says so
 
 Rows = Mapping[str, Sequence[str]]
 Labels = Mapping[str, Sequence[str]]
@@ -54,8 +54,8 @@ def language_baselines(
 
 
 def context_lengths(tokens: int, reading: Reading) -> np.ndarray:
-    """How many tokens a model sees before each token but the first, when it reads as `scoring` does: in windows, or all
-    that came before where state is carried."""
+    """How many tokens a model sees before each token but the first when it is scored: within windows, or all earlier
+    tokens where state is carried."""
     if reading.carried:
         return np.arange(1, tokens)
     length, places = windows(tokens, reading.segment, reading.stride)
@@ -79,8 +79,8 @@ def majority(labels: Labels, split: str) -> Baseline:
 
 
 def one_word(rows: Rows, labels: Labels, splits: Sequence[str]) -> list[Baseline]:
-    """The accuracy of the best rule of the form "if the text has this word, the one class, else the other", found on
-    the train split: what a single word tells."""
+    """The accuracy of the best rule of the form "if the text has this word, class A, else class B", chosen on the train
+    split."""
     words = [set(re.findall(r"\w+", row.lower())) for row in rows["train"]]
     every = Counter(labels["train"])
     having: dict[str, Counter[str]] = {}
@@ -95,7 +95,7 @@ def one_word(rows: Rows, labels: Labels, splits: Sequence[str]) -> list[Baseline
     def rule(one: str) -> tuple[int, str, str]:
         with_it = having[one]
         has, right = with_it.most_common(1)[0]
-        # Of the others the commonest: those that lose none to the word need not be looked at further.
+        # Among rows without the word, the commonest class: classes are tried from the commonest until none can win.
         best, most = commonest[0][0], 0
         for label, count in commonest:
             if count <= most:
@@ -119,8 +119,8 @@ def one_word(rows: Rows, labels: Labels, splits: Sequence[str]) -> list[Baseline
 
 
 def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str, list[Baseline]]:
-    """Logistic regression on words and pairs of words (TF-IDF): accuracy of each split as given, and where some of its
-    rows are in the train split, on those seen and those unseen apart."""
+    """Logistic regression on words and pairs of words (TF-IDF): the accuracy on each split and, where some of its rows
+    are in train, also on the seen and the unseen rows separately."""
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
@@ -140,7 +140,7 @@ def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str,
     else:
         classifier = LogisticRegression(C=10, max_iter=300)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # one that is not quite there is good enough
+            warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough
             classifier.fit(counts, labels["train"])
     how = getattr(classifier, "how", "logistic regression on words and pairs of words (TF-IDF, C = 10)")
     in_train = set(rows["train"])
@@ -162,8 +162,8 @@ def bag_of_words(rows: Rows, labels: Labels, splits: Sequence[str]) -> dict[str,
 
 
 class NearestMean:
-    """The class whose texts are most like a text, by the cosine between it and their mean: for so many classes that a
-    regression would need gigabytes. (Rocchio's classifier.)"""
+    """The class whose mean is nearest to the text by cosine (Rocchio's classifier), for so many classes that a
+    regression would need gigabytes."""
 
     def __init__(self, counts: Any, labels: Sequence[str]):
         from scipy import sparse
@@ -194,25 +194,25 @@ def _bag_label(split: str, metric: Metric, part: np.ndarray, how: str) -> str:
 
 
 class CheapMethods(NamedTuple):
-    """The names of the methods that the scores of a task are set beside."""
+    """The names of the methods that the scores of a task are compared with."""
 
-    looking_at_nothing: str
-    """Knows only how frequent answers are."""
+    ignoring_input: str
+    """A method that ignores the input and knows only how frequent the answers are."""
     counting: str | None = None
-    """Knows what counting teaches, in seconds; None where there is no such method."""
+    """A method that counts, in seconds; None where there is no such method."""
     others: tuple[str, ...] = ()
-    """That are told beside the scores, and may be asked about."""
+    """Further methods that are shown beside the scores and can be used in questions."""
     counted_apart: tuple[str, ...] = ()
-    """Metrics beside the headline that the counting one is measured in, too."""
+    """Further metrics, besides the headline, that the counting method is scored in."""
 
     @property
     def names(self) -> list[str]:
-        return [name for name in (self.looking_at_nothing, self.counting, *self.others) if name is not None]
+        return [name for name in (self.ignoring_input, self.counting, *self.others) if name is not None]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A model's score and what cheap methods got for the same metric of the same split."""
+    """A model's score and the scores of cheap methods, for the same metric and split."""
 
     score: Score
     baselines: Sequence[Baseline]
@@ -231,7 +231,7 @@ class Comparison:
         return found
 
     def gain(self, base: Baseline) -> float:
-        """How much better the model is: of shares the difference, else as a part of the lower of the two."""
+        """How much better the model is: the difference for shares, else the relative difference to the lower value."""
         ours, theirs = self.score.value, base.score.value
         if self.metric.scale is POINTS:
             return self.metric.sign * (ours - theirs)
@@ -241,8 +241,8 @@ class Comparison:
         return more / less - 1
 
     def margin(self, base: Baseline) -> float:
-        """What a gain must exceed. Half of the 95 % interval of a share on n rows; other means are taken over so much
-        that theirs is nothing, but what is of any use gains far more than a twentieth."""
+        """What a gain must exceed. For a share, half the width of its 95 % interval on n rows. Other metrics are means
+        over so many tokens that their interval is negligible; a useful model gains far more than 5 %."""
         share = base.score.value
         if self.metric.scale is not POINTS:
             return 0.05
@@ -251,39 +251,44 @@ class Comparison:
 
 @audit("baselines")
 def beats_chance(given: Comparison) -> Outcome:
-    """The score is better than what needs no model: token frequencies, or the commonest class.
+    """The score is better than the baseline that ignores the input: token frequencies, or the commonest class.
 
     A language model that is no better than a unigram model ignores its context, and a classifier no better than the
-    commonest class ignores its input: it has learnt nothing but how frequent the answers are. An accuracy must be above
-    the majority's by more than half of its own 95 % interval, 1.96 · sqrt(p (1 - p) / n), else the difference may be
-    chance (a warning). A perplexity is a mean over so many tokens that no margin is needed; within 5 % of the unigram
-    is a warning, for a context that is of any use gains far more.
-    If it fails, look at the training audits first: the model has most likely not been trained.
+    commonest class ignores its input: it has learnt only how frequent the answers are. An accuracy must be above the
+    majority baseline by more than half the width of its own 95 % interval, 1.96 · sqrt(p (1 - p) / n), else the
+    difference may be chance (a warning). A perplexity is a mean over so many tokens that no margin is needed for that;
+    within 5 % of the unigram is a warning, since a useful model gains far more. If it fails, look at the training
+    audits first: the model has most likely not been trained.
     """
-    base, value = given.by(given.methods.looking_at_nothing), given.score.value
+    base, value = given.by(given.methods.ignoring_input), given.score.value
     beaten = f"{given.score.name} {value:.4g} against {base.score.value:.4g} ({base.method})"
     if not math.isfinite(value):
         return failed(value, f"{given.score.name} is not a finite number; {base.method}: {base.score.value:.4g}")
     gain, margin = given.gain(base), given.margin(base)
     if gain <= 0:
-        return failed(gain, f"no better than a method that looks at nothing: {beaten}", "no better than chance")
+        return failed(gain, f"no better than a baseline that ignores the input: {beaten}", "no better than chance")
     if gain < margin:
-        return warned(gain, f"hardly to be told from a method that looks at nothing: {beaten}, n = {given.n:,}")
+        return warned(gain, f"hardly better than a baseline that ignores the input: {beaten}, n = {given.n:,}")
     return passed(gain, beaten)
 
 
 @audit("baselines")
 def beats_counting(given: Comparison) -> Outcome:
-    """The score is better than what counting gives: a 5-gram model, or a bag of words.
+    """The score is better than the baseline that counts: a 5-gram model, or a bag of words.
 
-    These take seconds and nobody tunes them. A model that does not reach them has not earned its architecture, and
-    a comparison of two such models compares how badly they were trained. It is a warning and no failure, since on very
-    little data counting is hard to beat. Train for longer, with more data, or with a better learning rate; or say so.
+    These baselines take seconds and need no tuning. A neural model that does not beat them shows nothing about its
+    architecture, and a comparison of two such models compares how badly they were trained. It is a warning and not a
+    failure, since on very little data counting is hard to beat. Train longer, with more data, or with a better learning
+    rate; or report it.
     """
     base, value = given.by(given.methods.counting), given.score.value
     gain = given.gain(base)
     beaten = f"{given.score.name} {value:.4g} against {base.score.value:.4g} ({base.method})"
-    return passed(gain, beaten) if gain > 0 else warned(gain, f"a method of seconds does as well or better: {beaten}")
+    return (
+        passed(gain, beaten)
+        if gain > 0
+        else warned(gain, f"a method that takes seconds does as well or better: {beaten}")
+    )
 
 
 BASELINE_AUDITS: list[Audit] = [beats_chance, beats_counting]

@@ -1,7 +1,7 @@
-"""What a task gives the audits of data, baselines and training: its data, cheap methods, the curve of a run.
+"""What a task gives to the audits of data, baselines and training: its data, its cheap methods, a run's learning curve.
 
-What depends on the data alone is computed once, however many runs are audited, and kept between them beside the tokens,
-under a name made of what it depends on.
+Findings that depend on the data alone are computed once, however many runs are audited, and cached on disk beside the
+tokens, under a hash of everything they depend on.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS
 
-_FORMAT = 8  # of what is kept; raise it when the same data give other findings than before
+_FORMAT = 8  # version of the cache entries; raise it when the same data give other findings than before
 
 
 class Evidence(ABC):
-    """Every kind of task has one of its own; what is asked of any task is here: `data`, `headline`, `cheap_methods`."""
+    """Base class; every kind of task has its own. It uses the task's `data`, `headline` and `cheap_methods`."""
 
     def __init__(self, task: Any):
         self.task, self.recipe = task, task.recipe
@@ -37,7 +37,7 @@ class Evidence(ABC):
 
     @cached_property
     def data(self) -> Report:
-        """The audits of the data, and the baselines of every split that is scored."""
+        """The findings of the data audits, and the baselines of every split that is scored."""
         recipe, of_users = self.recipe, [one.name for one in of_plugins("data")]
         digests = [plugin.digest for plugin in plugins.loaded()] if of_users else []
         audits = self._kept(self.audit_data, "audits", of_users, digests)
@@ -45,7 +45,7 @@ class Evidence(ABC):
         return audits + self._kept(lambda: Report(baselines=tuple(self.measure_baselines())), "baselines", *measured)
 
     def _kept(self, make: Callable[[], Report], *depends_on: Any) -> Report:
-        """What was found of the same data before, in this process or another; or made now, and kept."""
+        """The cached report on the same data, from this process or another; else made now and cached."""
         facts = [_FORMAT, self.task.data.identity, *depends_on]
         entry = f"evidence-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
         kept = cache.fetch(entry)
@@ -53,7 +53,7 @@ class Evidence(ABC):
             if kept is not None:
                 return Report.from_json(json.loads(kept))
         except (KeyError, TypeError, ValueError):
-            pass  # some other version wrote it
+            pass  # written by another version
         found = make()
         cache.store(entry, json.dumps(found.as_json()).encode())
         return found
@@ -63,7 +63,7 @@ class Evidence(ABC):
         return self.data.baselines
 
     def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
-        """What the audits of the data are given, and which they are: rows, text, tokens."""
+        """The data objects to audit (rows, text, tokens), each with its audits."""
         return [token_set(self.task.data)]
 
     def audit_data(self) -> Report:
@@ -71,7 +71,7 @@ class Evidence(ABC):
 
     @property
     def baselines_depend_on(self) -> Sequence[Any]:
-        """What else than the data, the splits and how they are read."""
+        """What the baselines depend on besides the data, the splits, and the segment and stride of scoring."""
         return ()
 
     @abstractmethod
@@ -79,43 +79,43 @@ class Evidence(ABC):
 
     @abstractmethod
     def beside(self, split: str) -> dict[str, Any]:
-        """Losses to compare a training with: fields of `TrainingCurve`."""
+        """Reference losses for the learning curve: fields of `TrainingCurve`."""
 
     @abstractmethod
     def size(self, split: str) -> int:
-        """How many tokens or rows a score of this split is a mean over."""
+        """The number of tokens or rows that a score of this split is a mean over."""
 
     def recount(self, split: str) -> Recount:
-        """This split, read from its source again, to be scored by plain definitions."""
-        raise DoesNotApply(f"nobody has defined the scores of {self.task.models} a second time")
+        """This split, read again from its source, to be scored by plain definitions."""
+        raise DoesNotApply(f"there is no second implementation of the scores of {self.task.models}")
 
     def read_again(self, split: str) -> Recount:
-        """The same, once for all runs that are scored on it."""
+        """The same, cached for all runs that are scored on it."""
         if split not in self._read_again:
             self._read_again[split] = self.recount(split)
         return self._read_again[split]
 
     @cached_property
     def train_again(self) -> str | None:
-        """In words, where what was trained on is not what the source has under that name, read again."""
+        """What differs, as a sentence, if the train split is not what its source holds when it is read again."""
         return None
 
     @property
     def judged(self) -> str | None:
-        """The split whose score the audits go by: the last that is scored, which is `test` where there is one."""
+        """The split whose score the audits use: the last one scored, which is `test` where there is one."""
         return next((split for split in reversed(self.task.scored_splits) if split != "train"), None)
 
     def audit_answers(self, scored: Any) -> Report:
-        """The audits of what a model (a `ScoredRun`) answers, where the scores themselves do not show it."""
+        """The audits of a model's outputs (`scored` is a `ScoredRun`), for faults that the scores do not show."""
         return Report()
 
     def reading(self) -> Report:
-        """The audits of what training reads, batch by batch, where the model's own do not see to it."""
+        """The audits of the batches that training reads, where the model audits do not cover them."""
         return Report()
 
     def audit(self, run: Run, unaided: Callable[[], float | None] = lambda: None) -> Report:
-        """Of one run: its score beside cheap methods, and the curve of its training. `unaided` measures what its model
-        makes of text that ends where it is asked."""
+        """Audit one run: its score against the baselines, and its learning curve. `unaided` measures the model's loss
+        on text that is cut off right before each scored token."""
         report = self._compared(run)
         of_training = [*TRAINING_AUDITS, *of_plugins("training")]
         if run.metrics():
@@ -131,7 +131,7 @@ class Evidence(ABC):
         return TrainingCurve.of(run.metrics(), **compared, **facts, clip=training.clip)
 
     def _planned(self, run: Run) -> Callable[[int], float | None]:
-        """The learning rate of each step, as the recipe of a run says; before a run was continued, another's."""
+        """The learning rate of each step by this run's recipe; None for steps before the run was continued."""
         training, before = run.recipe.training, int(run.facts.get("continued_from", {}).get("step", 0))
         epoch = self.task.sampler([run.recipe.seed], "cpu").steps_per_epoch
         whole, warmup = (
@@ -156,7 +156,7 @@ class Evidence(ABC):
 
 
 def token_set(data: Any) -> tuple[TokenSet, Sequence[Audit]]:
-    """Of any data that have tokens."""
+    """The tokens of any tokenized data, with their audits."""
     tokenizer = data.tokenizer
     ids = {split: tokens.ids for split, tokens in data.splits.items()}
     audits = [*TOKEN_AUDITS, *of_plugins("data")]
@@ -164,7 +164,7 @@ def token_set(data: Any) -> tuple[TokenSet, Sequence[Audit]]:
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe says about how a training is to be read."""
+    """The parts of a recipe that decide how its learning curve is judged."""
     training = recipe.training
     selects = [key for key in ("keep_best", "patience") if getattr(training, key)]
     return {

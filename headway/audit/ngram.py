@@ -1,13 +1,13 @@
 """A count-based language model: interpolated n-grams with modified Kneser–Ney smoothing, as numpy arrays.
 
-What five words in a row say about the next is what every neural model has to beat, and it is known in seconds. The
-probabilities are proper ones: over the vocabulary they sum to 1 after any context, so their perplexity stands beside
-that of a model with the same tokens. (Chen and Goodman 1999, https://doi.org/10.1006/csla.1999.0128)
+Every neural model has to beat an n-gram model, which takes seconds to fit. The probabilities are proper: they sum to 1
+over the vocabulary after any context, so the perplexity can be compared with that of a model with the same tokens.
+(Chen and Goodman 1999, https://doi.org/10.1006/csla.1999.0128)
 
     p_n(w | h) = (c(hw) - D(c(hw))) / c(h)  +  spare(h) · p_{n-1}(w | h without its oldest token)
 
-c are counts in the highest order, and below it the number of different tokens that were seen before; D is what is taken
-off a count of 1, 2, 3 or more; spare(h) is all that was taken off after h. Under the lowest order every token is equal.
+c are counts in the highest order, and below it the number of different preceding tokens; D is the discount for a count
+of 1, 2, 3 or more; spare(h) is the mass discounted after h. Below the lowest order the distribution is uniform.
 """
 
 from collections.abc import Iterator
@@ -16,25 +16,25 @@ from dataclasses import dataclass
 import numpy as np
 
 UNSEEN = -1
-# For counts of which so few are small that no discounts can be estimated: the letters of a long text, or a toy.
+# For counts of which too few are small to estimate discounts: the characters of a long text, or a toy.
 DISCOUNTS_WITHOUT_EVIDENCE = (0.5, 1.0, 1.5)
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """The n-grams of one length. An n-gram's number is its place in `keys`; a key is made of the number of its first
-    n - 1 tokens, as a gram of the level below, and its last token."""
+    """The n-grams of one length. An n-gram's index is its place in `keys`; its key combines the index of its first
+    n - 1 tokens, as an n-gram of the level below, and its last token."""
 
     keys: np.ndarray
     kept: np.ndarray
-    """Of each n-gram: its count, less the discount."""
+    """Of each n-gram: its count minus the discount."""
     totals: np.ndarray
-    """Of each context, which is a gram of the level below: the counts of all that follows it."""
+    """Of each context, which is an n-gram of the level below: the sum of the counts of all tokens that follow."""
     spare: np.ndarray
-    """Of each context: the share of its probability that goes by the level below."""
+    """Of each context: the probability mass that goes to the level below."""
 
     def find(self, contexts: np.ndarray, tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-        """The numbers of these n-grams, or UNSEEN."""
+        """The indices of these n-grams, or UNSEEN."""
         wanted = contexts * vocabulary + tokens
         places = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
         return np.where((contexts != UNSEEN) & (self.keys[places] == wanted), places, UNSEEN)
@@ -43,7 +43,7 @@ class Level:
 @dataclass(frozen=True, eq=False)
 class NGramModel:
     levels: list[Level]
-    """The shortest first."""
+    """Shortest first."""
     vocabulary: int
 
     @property
@@ -51,10 +51,10 @@ class NGramModel:
         return len(self.levels)
 
     def losses(self, ids: np.ndarray, context: np.ndarray) -> np.ndarray:
-        """Nats of every token but the first; `context` is how many tokens before each of them may be looked at."""
+        """The loss in nats of every token but the first; `context` says how many earlier tokens each may use."""
         ids = ids.astype(np.int64)
         likely = np.full(len(ids) - 1, 1 / self.vocabulary)
-        before = np.zeros(len(ids), np.int64)  # before each token: the number of the (n - 1)-gram that ends there
+        before = np.zeros(len(ids), np.int64)  # before each token: the index of the (n - 1)-gram that ends there
         for n, level in enumerate(self.levels, start=1):
             found = level.find(before, ids, self.vocabulary)
             contexts, grams = before[1:], found[1:]
@@ -68,7 +68,7 @@ class NGramModel:
 
 
 def fit(ids: np.ndarray, vocabulary: int, order: int) -> NGramModel:
-    """Counts every n-gram of a text up to `order` tokens: less than a second for two million tokens and order 5."""
+    """Count every n-gram of a text up to `order` tokens: less than a second for two million tokens and order 5."""
     grams = list(_grams(ids.astype(np.int64), vocabulary, order))
     levels = []
     for n, (keys, counts, _, _) in enumerate(grams):
@@ -80,8 +80,8 @@ def fit(ids: np.ndarray, vocabulary: int, order: int) -> NGramModel:
 
 
 def _grams(ids: np.ndarray, vocabulary: int, order: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Level by level: keys, counts, the place in the text where an example of each ends, and the number of the gram
-    that ends at each place of the text (UNSEEN where the text has not begun)."""
+    """Level by level: keys, counts, the position in the text where one example of each ends, and the index of the
+    n-gram that ends at each position (UNSEEN at the first n - 1)."""
     before = np.zeros(len(ids), np.int64)
     for n in range(1, min(order, len(ids)) + 1):
         wanted = before[n - 1 :] * vocabulary + ids[n - 1 :]
@@ -92,8 +92,8 @@ def _grams(ids: np.ndarray, vocabulary: int, order: int) -> Iterator[tuple[np.nd
 
 
 def _counted(wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The different numbers in order; how often each occurs, where first, and which of them stands at each place. As
-    np.unique, but numbers are sorted with their places in the lower bits: many times as fast as places by numbers."""
+    """The distinct values in order, how often each occurs and where first, and the index of the value at each place.
+    The same as np.unique, but values are sorted with their places in the lower bits, many times as fast as argsort."""
     bits = len(wanted).bit_length()
     if int(wanted.max()) < 1 << (63 - bits):
         both = np.sort(wanted << bits | np.arange(len(wanted)))
@@ -117,7 +117,7 @@ def _level(keys: np.ndarray, counts: np.ndarray, vocabulary: int, contexts: int)
 
 
 def _discounts(counts: np.ndarray) -> tuple[float, float, float]:
-    """What to take off counts of 1, 2, and 3 or more, by how many counts of 1, 2, 3 and 4 there are."""
+    """The discounts for counts of 1, 2, and 3 or more, from how many counts of 1, 2, 3 and 4 there are."""
     once, twice, thrice, four = (np.bincount(np.minimum(counts, 5), minlength=6)[1:5]).tolist()
     if not (once and twice and thrice and four):
         return DISCOUNTS_WITHOUT_EVIDENCE

@@ -1,11 +1,11 @@
-"""What the audits of a model are given: the model alone, its recipe, a batch of its training, and sentences to try.
+"""What the audits of a model are given: one model, its recipe, a training batch, and test sentences.
 
-Sentences are as long as those of training and scoring, half of them real and half drawn from the whole vocabulary: what
-holds of the first 24 tokens need not hold of the next. What is asked of positions one by one has a row for each, as
-many as a budget of operations allows; where it does not allow all, those where masks are known to go wrong.
+The sentences are as long as those of training and scoring, half of them real and half random tokens, because a property
+that holds for the first 24 tokens need not hold later. Checks of single positions get one row per position, as many as
+a budget of operations allows; where it does not allow all, positions where masks typically go wrong are chosen.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,68 +22,68 @@ from headway.nn.taps import watch
 from headway.recipe.recipe import Recipe
 
 LENGTH = 24
-"""Tokens of a sentence to try, at least, if the model can read so many."""
+"""Minimum number of tokens of a test sentence, if the model can read so many."""
 LONGEST = 256
-"""Where a question is about pairs of tokens, or asked in many ways: more would take too long."""
+"""Maximum length, since some checks are quadratic in it or run many times."""
 TOKENS = 1024
 """Of all sentences together: eight short ones, or four of the longest."""
 OPERATIONS = 2e9
-"""Multiplications of one pass that asks of positions one by one: a fraction of a second on any machine."""
+"""Multiplications in one pass of a check of single positions: a fraction of a second on any machine."""
 FEWEST_CUTS = 4
 ANSWERS = 2**25
-"""Numbers that are held at a time: 128 MiB of them."""
-COMPARED = 2**23
-"""Numbers that sentences are answered by: where there are many choices, there are fewer sentences."""
-LATE = 10_000
-"""A step that is far behind any warm-up."""
+"""Numbers held in memory at a time: 128 MiB."""
+MOST_OUTPUTS = 2**23
+"""Maximum number of output values for all sentences: with a large vocabulary there are fewer sentences."""
+LATE_STEP = 10_000
+"""A step far after any warm-up."""
 TINY = 1e-3
-"""Of the spread of the outputs: what sums in another order may differ by, a hundred times over. Real faults are above
-a hundredth."""
+"""Tolerance in standard deviations of the outputs: about 100 times what another order of summation changes. Real faults
+are above a hundredth."""
 
 
 Found = TypeVar("Found")
 
 
 class Cut(NamedTuple):
-    """Sentences, each cut in two behind another position."""
+    """Sentences, each with a cut after a different position."""
 
     ids: Tensor
     """[1, rows, T]"""
     behind: Tensor
     """The last position before each cut [rows]."""
     later: Tensor
-    """What comes after it [1, rows, T]."""
+    """Mask of the tokens after the cut [1, rows, T]."""
 
 
 class Padded(NamedTuple):
     begun: Tensor
-    """Beginnings of the sentences, without padding [R, rows, n]."""
+    """Prefixes of the sentences, without padding [R, rows, n]."""
     ids: Tensor
     """The same with padding [R, rows, T]."""
     padding_mask: Tensor
     """Where `ids` is not padding."""
     before: list[int]
-    """How much of the padding stands before each row."""
+    """Number of padding slots before each row."""
     room: int
-    """How much padding each row has."""
+    """Number of padding slots of each row in total."""
 
 
 @dataclass(frozen=True)
 class Probe:
     model: Any
-    """A single replica, in evaluation mode; or several side by side, where all are asked at once
+    """A single replica in evaluation mode; or several replicas, for audits that check all in one pass
     (`populations/members.py`)."""
     recipe: Recipe
     batch: Any
-    """A batch of training: inputs [R, B, T] and what belongs to them."""
+    """A training batch: inputs [R, B, T] and whatever else the task adds."""
     how: Probing
-    """How models of its kind are asked."""
+    """How to query models of this kind."""
     fresh: Callable[[], Any]
-    """Builds a model of the recipe as training began with it, which is a pure function of the seed."""
+    """Builds the model as it was before training, which is a pure function of the seed."""
     trained: bool = True
-    """Training led from `fresh` to `model`; False for imported weights, and for a recipe that was not trained yet."""
+    """Whether `model` was trained from `fresh`; False for imported weights, and for a recipe not trained yet."""
     to_train: bool = True
-    """Whether training is what is asked about, too; False for imported weights that nobody has trained on."""
+    """Whether the audits of training apply; False for imported weights that have not been trained here."""
 
     @property
     def device(self) -> torch.device:
@@ -94,24 +94,24 @@ class Probe:
 
     @property
     def is_whole(self) -> bool:
-        """All weights are finite numbers."""
+        """Whether all weights are finite numbers."""
         return all(self.are_whole)
 
     @cached_property
     def are_whole(self) -> list[bool]:
-        """Of each replica. (The least and the largest, which are NaN where one is, are found in a tenth of the time
-        that it takes to ask each; and the device is waited for once.)"""
+        """The same for each replica. (Checking only the minimum and maximum, which are NaN where any value is, takes a
+        tenth of the time of checking every weight, and the device is synchronised once.)"""
         weights = [p.detach().reshape(len(p), -1) for p in self.model.parameters() if p.numel()]
         ends = [end.double() for each in weights for end in torch.aminmax(each, dim=1)]
         return torch.stack(ends).isfinite().all(0).tolist()
 
     def share(self, measure: "Callable[[Probe], Sequence[Found]]") -> Found:
-        """Of a measure that is taken of every replica, where this is the only one."""
+        """This replica's result of a measure that is taken of all replicas; for a probe of one replica."""
         (own,) = self.shares(measure)
         return own
 
     def shares(self, measure: "Callable[[Probe], Sequence[Found]]") -> Sequence[Found]:
-        """What is measured of each replica, in one pass for all."""
+        """The result of a measure for each replica, computed in one pass for all and cached."""
         if measure not in self._measured:
             self._measured[measure] = measure(self)
         return self._measured[measure]
@@ -122,7 +122,7 @@ class Probe:
 
     @property
     def reach(self) -> int:
-        """Of the widest window; 0 where there is none."""
+        """The widest attention window; 0 where there is none."""
         return max((mixer.reach or 0 for mixer in self.mixers), default=0)
 
     @property
@@ -131,50 +131,50 @@ class Probe:
 
     @property
     def lengths(self) -> list[int]:
-        """Of the rows that the model was trained on, at most, and of those it is scored on; and where rows are filled
-        up to the longest of a batch, of those in this one."""
-        told = getattr(self.batch, "padding_mask", None)
-        here = set() if told is None else {told.shape[2]}
+        """The maximum lengths of the rows in training and in scoring; for padded batches also the padded length of this
+        batch."""
+        mask = getattr(self.batch, "padding_mask", None)
+        here = set() if mask is None else {mask.shape[2]}
         return sorted({self.recipe.segment, self.recipe.scoring_segment} | here)
 
     @cached_property
     def length(self) -> int:
-        """Of the sentences that all audits share."""
+        """The length of the sentences that all audits share."""
         readable = max(self.recipe.model.context, *self.lengths)
         return min(readable, LONGEST, max(LENGTH, self.reach + 8, *self.lengths))
 
     @cached_property
     def sentences(self) -> Tensor:
-        """[R, 4 to 8, T]: the first half of the training text, the others drawn from the vocabulary."""
-        tokens = min(TOKENS, COMPARED // self.model.vocabulary) if self.how.per_token else TOKENS
+        """[R, 4 to 8, T]: the first half is training text, the others are random tokens."""
+        tokens = min(TOKENS, MOST_OUTPUTS // self.model.vocabulary) if self.how.per_token else TOKENS
         rows = min(8, max(4, tokens // self.length))
         return self.text(rows, self.length)[:, [*range(0, rows, 2), *range(1, rows, 2)]]
 
     @cached_property
     def answers(self) -> Tensor:
-        """To these sentences: what several audits compare others with."""
+        """The outputs for these sentences, with which several audits compare others."""
         return self.answer(self.sentences)
 
     @cached_property
     def start(self) -> Any:
-        """A fresh model to look at, and not to change."""
+        """A fresh model to look at; it must not be changed."""
         return self.fresh()
 
     def text(self, rows: int, length: int) -> Tensor:
-        """[R, rows, length]: by turns of the training text, as far as that goes, and drawn from the vocabulary."""
+        """[R, rows, length]: rows of training text, as far as it goes, alternating with random tokens."""
         ids = self.batch.inputs[:, :, :length]
         found = self.how.draw(self.model, "sentences", rows, length).to(self.device).repeat(len(ids), 1, 1)
         padding_mask = getattr(self.batch, "padding_mask", None)
-        told = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:, :, :length]
+        is_text = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask[:, :, :length]
         real = torch.arange((rows + 1) // 2, device=self.device) % ids.shape[1]
         begun = found[:, ::2, : ids.shape[2]]
-        found[:, ::2, : ids.shape[2]] = torch.where(told[:, real], ids[:, real], begun)
+        found[:, ::2, : ids.shape[2]] = torch.where(is_text[:, real], ids[:, real], begun)
         return found
 
     def cuts(self, share: float = 1.0) -> Iterator[Cut]:
-        """Sentences of the lengths of training and of scoring, cut behind every position if the budget (or this share
-        of it) allows; else behind the first and last, around powers of two, the window and the shorter of the two
-        lengths, and behind some that are drawn. A few at a time."""
+        """Sentences of the lengths of training and of scoring, cut after every position if the budget (or this share
+        of it) allows; else after the first and last, around powers of two, the window and the shorter of the two
+        lengths, and after some random ones. Yields a few at a time."""
         for length in self.lengths if self.lengths[-1] > 1 else [self.length]:
             if length < 2:
                 continue
@@ -187,7 +187,7 @@ class Probe:
                 yield Cut(ids[:, some], behind[some], later[:, some])
 
     def as_in_training(self) -> Iterator[Cut]:
-        """As many sentences at once as a batch of training has rows, of its length; in each the cut is elsewhere."""
+        """As many sentences as a training batch has rows, at the training length, each cut at another position."""
         rows, length = self.recipe.training.batch // self.recipe.training.accumulate, self.recipe.segment
         if length < 2 or rows * length * max(self.model.vocabulary, 16 * length) > 4 * ANSWERS:
             return
@@ -197,10 +197,10 @@ class Probe:
 
     @contextmanager
     def late_in_training(self) -> Iterator[None]:
-        """In training mode, long after the first step."""
+        """Context manager: the model in training mode, long after the first step."""
         step = int(self.model.clock.step)
         self.model.train()
-        self.model.clock.set(LATE)
+        self.model.clock.set(LATE_STEP)
         try:
             yield
         finally:
@@ -208,11 +208,11 @@ class Probe:
             self.model.eval()
 
     def affordable(self, length: int, share: float = 1.0) -> int:
-        """Rows of this length that can be answered at once, by this share of the budget."""
+        """The number of rows of this length that one pass can answer within this share of the budget."""
         return max(FEWEST_CUTS, int(share * OPERATIONS / sum(p.numel() for p in self.model.parameters()) / length))
 
     def some_places(self, slots: int, most: int) -> list[int]:
-        """All of so many slots, or those where masks are known to go wrong, and some that are drawn."""
+        """All positions if there are at most `most`; else those where masks typically go wrong, and random ones."""
         places = list(range(slots))
         if slots > most:
             length = slots + 1
@@ -227,24 +227,24 @@ class Probe:
         return self.how.draw(self.model, purpose, rows, self.length).to(self.device)
 
     def exchanged(self, ids: Tensor, where: Tensor) -> Tensor:
-        """Other tokens at these places: none stays what it is."""
+        """These tokens replaced by others; none stays the same."""
         by = self.how.draw(self.model, "exchanged", *ids.shape[1:]).to(self.device)
         return self.how.exchanged(self.model, ids, where, by)
 
     def excerpt(self, rows: int, tokens: int) -> Any:
-        """Of the training batch, so many rows and the beginnings of them: enough to judge by, in little time."""
+        """The first rows of the training batch, cut to so many tokens: enough to judge by, in little time."""
         return self.how.excerpt(self.batch, rows, tokens)
 
     def padded(self, random: bool = False) -> Padded:
-        """The beginnings of the sentences, and the same with padding: more of it before each row, the rest behind."""
+        """Prefixes of the sentences, without padding and with it: before each row more of it, the rest after."""
         room = min(8, self.length // 3)
         if room == 0:
             raise DoesNotApply("sequences of one or two tokens leave no room for padding")
         begun = self.sentences[:, :, : self.length - room]
         before = torch.linspace(0, room, begun.shape[1], device=self.device).round().long()
         slots = torch.arange(self.length, device=self.device)
-        told = (slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2])
-        padding_mask = told.expand(len(begun), -1, -1)
+        is_text = (slots >= before[:, None]) & (slots < before[:, None] + begun.shape[2])
+        padding_mask = is_text.expand(len(begun), -1, -1)
         ids = (
             self.draw("padding", begun.shape[1]).repeat(len(begun), 1, 1)
             if random
@@ -255,8 +255,8 @@ class Probe:
 
     @cached_property
     def trains_as_it_evaluates(self) -> bool:
-        """Nothing is dropped in training mode, nor anything else done there: in sentences of every length it gives the
-        answers of evaluation, and their gradients, bit for bit."""
+        """Whether training mode computes the same as evaluation (no dropout, nothing else): the outputs for sentences
+        of every length, and their gradients, are equal bit for bit."""
         return all(map(self._same_in_training, {self.length, *self.lengths}))
 
     def _same_in_training(self, length: int) -> bool:
@@ -267,16 +267,16 @@ class Probe:
                 with torch.enable_grad(), watch(self.model, "embedded") as seen:
                     answers = self.answer(ids)
                     alternately = 1 - 2 * (torch.arange(answers.numel(), device=self.device) % 7 % 2)
-                    told = (answers * alternately.view(answers.shape)).sum()
-                    found.append((answers.detach(), *torch.autograd.grad(told, seen["embedded"])))
+                    total = (answers * alternately.view(answers.shape)).sum()
+                    found.append((answers.detach(), *torch.autograd.grad(total, seen["embedded"])))
         finally:
             self.model.eval()
         return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
     def in_both_modes(self, probe: Callable[[], Found]) -> dict[str, Found]:
-        """What a probe finds in evaluation, and in training mode with its noise: that of a step is a pure function of
-        the step, so that two passes of one step can be compared as exactly as two evaluations. Where training mode
-        does the same as evaluation, what holds of the one holds of the other, and is found once."""
+        """The result of a check in evaluation and in training mode. Dropout is a pure function of the step, so two
+        passes of one step can be compared as exactly as two evaluations. Where training mode computes the same as
+        evaluation, the check is run once."""
         found = {"evaluation": probe()}
         if self.trains_as_it_evaluates:
             return found | {"training": found["evaluation"]}
@@ -288,19 +288,33 @@ class Probe:
         return found
 
 
+def are_finite(weights: Iterable[Tensor]) -> bool:
+    """All of them, found in one look. (The least and the largest are no numbers where one is none.)"""
+    ends = [end for one in weights if one.numel() for end in torch.aminmax(one)]
+    return not ends or bool(torch.stack(ends).isfinite().all())
+
+
 def difference(one: Tensor, other: Tensor, of: Tensor | None = None) -> float:
-    """The largest difference of two answers, in units of how much answers (`of` more rows than these) vary from place
-    to place."""
+    """The largest difference between two outputs, in standard deviations of the outputs over positions (`of`: outputs
+    with more rows to take the standard deviation from)."""
     return (one - other).abs().max().item() / unit_of(other if of is None else of)
 
 
+def differences(one: Tensor, other: Tensor) -> list[float]:
+    """The same of each replica [R, …], by itself, in one look at the device."""
+    one, other = (answers.reshape(len(answers), -1, answers.shape[-1]) for answers in (one, other))
+    spread = (other - other.mean(1, keepdim=True)).square().mean((1, 2)).sqrt()
+    unit = torch.maximum(spread, 0.01 * other.abs().amax((1, 2))).clamp(min=torch.finfo(torch.float32).tiny)
+    return ((one - other).abs().amax((1, 2)) / unit).tolist()
+
+
 def unit_of(answers: Tensor) -> float:
-    """How much answers vary from place to place. Where they hardly do, a hundredth of the largest: float32 knows no
-    more."""
+    """The standard deviation of the outputs over positions. Where they hardly vary, a hundredth of the largest value,
+    below which float32 is too coarse to compare."""
     spread = (answers - answers.flatten(0, -2).mean(0)).square().mean().sqrt()
     return max(spread.item(), 0.01 * answers.abs().max().item(), torch.finfo(torch.float32).tiny)
 
 
 def larger(so_far: float, found: float) -> float:
-    """NaN is the largest of all."""
+    """The larger number; NaN counts as the largest."""
     return found if not found <= so_far else so_far

@@ -1,4 +1,4 @@
-"""How audits query a kind of model: what each task tells them about its models."""
+"""How audits query a kind of model; every task defines this for its models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,59 +15,59 @@ from headway.nn.replicated import Dropout
 
 
 class Probing(ABC):
-    """How a kind of model is asked, and what is known of its answers beforehand. Every task gives one; here is what
-    holds of models that read tokens."""
+    """How a kind of model is queried, and what is known of its outputs in advance. Every task has its own subclass; the
+    methods here are for models that read tokens."""
 
     per_token: ClassVar[bool]
-    """Whether there is an answer at every token, [R, B, T, …], or one for each row, [R, B, …]."""
+    """Whether there is an output at every token, [R, B, T, …], or one for each row, [R, B, …]."""
     looks_ahead: ClassVar[bool]
-    """Whether an answer may depend on tokens that come later."""
+    """Whether an output may depend on later tokens."""
     by_heart: ClassVar[int] = 64
-    """Tokens of each row, where four rows are to be learnt by heart in few steps."""
+    """Tokens of each of the four rows that `one-batch` tries to memorise in a few steps."""
     audits: ClassVar[Sequence[Audit]] = ()
-    """Those of models of this kind alone."""
+    """Audits of this kind of model only."""
     claimed: ClassVar[list[Audit]] = []
-    """The audits that any kind has for itself; all others are of every model."""
+    """The audits that belong to one kind of model; all others apply to every model."""
     one_noise: ClassVar[bool] = True
-    """Whether dropout draws the same where the model answers a batch and where it is trained on it."""
+    """Whether dropout draws the same mask where the model answers a batch and where its loss is computed."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         Probing.claimed += cls.audits
 
     def answer(self, model: Any, ids: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Everything the model says of rows [R, B, T]: of one replica, or of all members of a population at once."""
+        """All outputs for rows [R, B, T], of one replica or of all replicas of a population at once."""
         given = {} if padding_mask is None else {"padding_mask": padding_mask}
         found = model(ids, **given)
         return found[0] if isinstance(found, tuple) else found
 
     def run(self, model: Any, ids: Tensor, padding_mask: Tensor | None = None) -> None:
-        """Let rows flow through the layers, for those who watch what flows there and need no answer."""
+        """Run the forward pass for its side effects on hooks and taps; the output is not used."""
         self.answer(model, ids, padding_mask)
 
     def run_whole(self, model: Any, ids: Tensor, padding_mask: Tensor | None, batch: Any) -> None:
-        """The same, and whatever else of a batch of training flows through parts that rows of tokens do not reach."""
+        """The same, also for parts of the model that read something else than rows of tokens, from a training batch."""
         self.run(model, ids, padding_mask)
 
     def answer_batch(self, model: Any, batch: Any) -> Tensor:
-        """Everything the model says of a batch of training."""
+        """All outputs for a training batch."""
         return self.answer(model, batch.inputs, getattr(batch, "padding_mask", None))
 
     def apart(self, model: Any) -> Sequence[Module]:
-        """The parts of the model that look at another sequence than the one that is probed."""
+        """The modules that process another sequence than the one that is probed, such as an encoder's."""
         return ()
 
     def go_on(self, model: Any, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The answers to the next piece of rows, and the state to go on from."""
-        raise DoesNotApply("such a model reads everything at once")
+        """The outputs for the next piece of the rows, and the state to continue from, using the KV cache."""
+        raise DoesNotApply("this kind of model reads its whole input at once")
 
     def carry_on(self, model: Any, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
-        """The answers to rows that continue those which left this state, as batches of training follow each other; and
-        what they leave for the next."""
-        raise DoesNotApply("such a model carries nothing from one batch to the next")
+        """The outputs for rows that continue those that left this state, as in consecutive training batches, and the
+        state they leave in turn."""
+        raise DoesNotApply("this kind of model carries no state from batch to batch")
 
     def as_trained(self, model: Any) -> None:
-        """Into the mode of training; without dropout, where an answer would have another than the loss."""
+        """Set training mode; without dropout where the outputs would have another dropout mask than the loss."""
         model.train()
         for place in model.modules():
             if isinstance(place, Dropout) and not self.one_noise:
@@ -75,23 +75,23 @@ class Probing(ABC):
 
     @abstractmethod
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        """Of these answers to a batch, by its plain definition."""
+        """The loss of these outputs on a batch, by its plain definition."""
 
     def loss_by(self, model: Any, answers: Tensor, batch: Any) -> Tensor:
-        """The same, where the model has a say in what its loss is."""
+        """The same, where the loss also depends on the model."""
         return self.loss(answers, batch)
 
     def lowered(self, model: Any, answers: Tensor, batch: Any, before: Any = None) -> Tensor:
-        """What training should lower, by its plain definition, where that is not the loss itself; `before`: what was
-        carried to the batch."""
+        """What training should minimise, by its plain definition, where that is more than the loss. `before` is the
+        state carried into the batch."""
         return self.loss_by(model, answers, batch)
 
     def clueless(self, model: Any) -> tuple[float, str]:
-        """The loss of a model that knows nothing, and what that is in words."""
-        raise DoesNotApply("nobody can say what the loss of such a model is before it is trained")
+        """The loss of a model that knows nothing, and a phrase that says whose loss it is."""
+        raise DoesNotApply("the loss of such a model before training is not known in advance")
 
     def clueless_of(self, model: Any, batch: Any) -> tuple[float, str]:
-        """The same of this batch, where it hangs on what is in it."""
+        """The same for this batch, where it depends on the batch."""
         return self.clueless(model)
 
     def draw(self, model: Any, purpose: str, rows: int, length: int) -> Tensor:
@@ -100,14 +100,14 @@ class Probing(ABC):
         return noise.integers(keys, 0, model.vocabulary, rows * length).view(1, rows, -1)
 
     def exchanged(self, model: Any, ids: Tensor, where: Tensor, by: Tensor) -> Tensor:
-        """Other tokens at these places, as random numbers say: none stays what it is."""
+        """These tokens replaced by others, chosen by the random numbers `by`; none stays the same."""
         if model.vocabulary == 1:
-            raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
+            raise DoesNotApply("the vocabulary has only one token, so there is nothing to exchange it for")
         step = 1 + by % (model.vocabulary - 1)
         return torch.where(where, (ids + step) % model.vocabulary, ids)
 
     def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
-        """Of a batch of one replica, so many rows and the beginnings of them."""
+        """The first rows of a batch of one replica, cut to so many tokens."""
         cut = (slice(1), slice(rows), slice(tokens))
         parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
         return replace(batch, **{n: p[cut[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor)})

@@ -1,4 +1,4 @@
-"""Which audits there are, and how they are run on a model or on all models of a population."""
+"""The list of all audits, and how they are run on a model or on all models of a population."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +48,7 @@ OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *PICTURE_AUDITS, *TEXT_AUDITS, *TOKEN_AUDI
 OF_BATCHES = (*READ_AUDITS, *LABEL_AUDITS, *BATCH_AUDITS, *PICTURE_BATCH_AUDITS, *MASKING_AUDITS)
 DATA_AUDITS = (*OF_ROWS, *OF_BATCHES)
 OF_TRANSLATION = (*OF_TRANSLATORS, *OF_ENCODING, *OF_CROSSING, *PAIR_AUDITS, *BATCH_AUDITS, *WRITTEN_AUDITS)
-"""Of pairs, and of what is made of them."""
+"""Of translation pairs and of models trained on them."""
 OF_PICTURES = (*OF_MATCHING, *PICTURE_AUDITS, *PICTURE_BATCH_AUDITS, *RETRIEVAL_AUDITS)
 """Of pictures with captions."""
 ALL_AUDITS: tuple[Audit, ...] = (
@@ -66,91 +66,91 @@ ALL_AUDITS: tuple[Audit, ...] = (
     *WRITTEN_AUDITS,
     *RETRIEVAL_AUDITS,
 )
-"""Every audit there is, in the order in which they are run and shown."""
+"""All audits, in the order in which they are run and shown."""
 
-_NOT_TRAINED = "these weights were imported, and nobody has trained on them here"
+_NOT_TRAINED = "these weights were imported and have not been trained here"
 OF_EACH_REPLICA = tuple(one for one in ALL_AUDITS if one.asked == "of each")
-"""What replicas may differ in; they share an architecture, so most audits of a model are made once."""
+"""What replicas may differ in. They share an architecture, so most audits of a model are run once for all of them."""
 
 OF_A_TRAINED_MODEL = (
     *(*OF_EACH_REPLICA, one_batch, *HEAD_AUDITS, *BASELINE_AUDITS, *TRAINING_AUDITS),
     *(*SCORE_AUDITS, *WRITTEN_AUDITS, *RETRIEVAL_AUDITS),
 )
-"""What asks how good a training was, and what became of it."""
+"""Audits of how well a training went and of its scores."""
 
 
 @dataclass
 class CloseLook:
-    """What was found of one model that counts for all of its architecture."""
+    """Findings that hold for all models of one architecture."""
 
     by_rate: dict[float, Report] = field(default_factory=dict)
-    """Whether a model can learn hangs on its learning rate."""
+    """Findings that depend on the learning rate: whether the model can learn."""
     shared: dict[bool, Report] = field(default_factory=dict)
-    """All else, of those that drop something and of those that do not."""
+    """All other findings, for models with dropout (True) and without (False)."""
 
 
 def audit_models(members: Iterable[Member], look: CloseLook | None = None) -> list[Report]:
-    """The audits of the models of one population. One is looked at closely; of the others, what may differ. `look`:
-    what was found of this architecture before, to which is added what is found now."""
+    """Audit the models of one population. One of them gets all audits, the others only those whose result may differ.
+    `look` holds earlier findings on this architecture; new ones are added to it."""
     look = CloseLook() if look is None else look
-    closely: dict[bool, _ToLookAt] = {}
+    closely: dict[bool, _Representative] = {}
     own: list[tuple[float, bool, Report]] = []
     for member in members:
         rate, drops = member.recipe.training.optimizer.learning_rate, member.recipe.model.dropout > 0
         mine = audit_model(member, OF_EACH_REPLICA) + _heads(member)
-        speaks = _speaks(mine)
-        mine += _by_itself(member, speaks)
+        is_finite = _has_finite_outputs(mine)
+        mine += _alone(member, is_finite)
         own.append((rate, drops, mine))
         if not member.to_train:
             look.by_rate[rate] = Report(not_run={one.name: _NOT_TRAINED for one in ABOUT_TRAINING})
         elif rate not in look.by_rate:
             look.by_rate[rate] = audit_model(_as_it_began(member.alone()), (one_batch,))
-        worth = _Worth(speaks, member.trained, not mine.failures)
+        worth = _Worth(is_finite, member.trained, not mine.failures)
         if drops not in look.shared and (drops not in closely or worth > closely[drops].worth):
-            closely[drops] = _ToLookAt(member.alone(), worth)
+            closely[drops] = _Representative(member.alone(), worth)
     assert own, "there is no model to audit"
-    shared = look.shared | {drops: _closely(one) for drops, one in closely.items()}
-    look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.worth.speaks}
+    shared = look.shared | {drops: _for_architecture(one) for drops, one in closely.items()}
+    look.shared |= {drops: shared[drops] for drops, one in closely.items() if one.worth.is_finite}
     return [_merged(mine, look.by_rate[rate], shared[drops]) for rate, drops, mine in own]
 
 
 class _Worth(NamedTuple):
-    """How well a member can stand for all of its architecture: what is said first counts most."""
+    """How well a replica can stand for its architecture; earlier fields count most."""
 
-    speaks: bool
+    is_finite: bool
     trained: bool
     has_no_fault: bool
 
 
-class _ToLookAt(NamedTuple):
+class _Representative(NamedTuple):
     probe: Probe
     worth: _Worth
 
 
-def _speaks(found: Report) -> bool:
-    """Its weights are numbers, and so is what it says: some are finite and too large for any answer."""
+def _has_finite_outputs(found: Report) -> bool:
+    """Whether its weights and outputs are finite (weights can be finite and yet so large that outputs overflow)."""
     return (finding := found.finding(finite.name)) is None or finding.verdict == "pass"
 
 
-def _closely(one: _ToLookAt) -> Report:
-    """What counts for all of its architecture, which can be judged on any weights: on those that training began with,
-    where others are lost."""
-    probe = one.probe if one.worth.speaks else replace(_as_it_began(one.probe), trained=False)
+def _for_architecture(one: _Representative) -> Report:
+    """Findings that hold for the whole architecture and can be made with any weights. If this replica's weights or
+    outputs are not finite, the initial weights are used instead."""
+    probe = one.probe if one.worth.is_finite else replace(_as_it_began(one.probe), trained=False)
     of_each = (one_batch, *OF_EACH_REPLICA, *_asked_alone(probe))
     return audit_model(probe, _with_what_they_rest_on([one for one in audits_of(probe) if one not in of_each], probe))
 
 
-def _by_itself(member: Member, speaks: bool) -> Report:
-    """What is asked of each and of nobody beside others."""
+def _alone(member: Member, is_finite: bool) -> Report:
+    """The audits that run on each replica alone, outside the population."""
     if not (asked := _asked_alone(member)):
         return Report()
-    if not speaks:
-        return Report(not_run={one.name: "what it says is no number" for one in asked})
+    if not is_finite:
+        return Report(not_run={one.name: "its outputs are not finite numbers" for one in asked})
     return audit_model(member.alone(), _with_what_they_rest_on(asked, member))
 
 
 def _asked_alone(probe: OneOrMember) -> list[Audit]:
-    """Those of models of this kind, and the user's own: nobody knows what they look at."""
+    """Audits that run on each replica alone, and the user's own, since nobody knows what those look at."""
     own = of_plugins("model")
     return [one for one in audits_of(probe) if one.asked == "of each alone" or one in own]
 
@@ -165,15 +165,15 @@ def _as_it_began(probe: Probe) -> Probe:
 
 
 def audits_of(probe: OneOrMember) -> list[Audit]:
-    """Those of any model, those of models of this kind, and the user's own (unless they are of another kind)."""
+    """The audits of any model, those of this kind of model, and the user's own (unless claimed by another kind)."""
     own = [one for one in of_plugins("model") if one not in Probing.claimed]
     asked = [*OF_ANY_MODEL, *probe.how.audits, *own]
     return asked if probe.to_train else [one for one in asked if one not in ABOUT_TRAINING]
 
 
 def audit_model(probe: OneOrMember, audits: Sequence[Audit] | None = None) -> Report:
-    """The audits of one model, or of them only these. Where a weight is lost all answers are, and there is nothing to
-    compare."""
+    """Audit one model, with all its audits or only these. If a weight is not finite, only `finite` is run: all outputs
+    would be NaN, and there would be nothing to compare."""
     audits = [one for one in audits_of(probe) if audits is None or one in audits]
     with torch.no_grad():
         if probe.is_whole:
@@ -183,14 +183,14 @@ def audit_model(probe: OneOrMember, audits: Sequence[Audit] | None = None) -> Re
 
 
 def _heads(probe: OneOrMember) -> Report:
-    """Of weights that came from a checkpoint; where they were imported, somebody else trained them."""
+    """Audit the attention heads of one model."""
     if not probe.is_whole:
         return Report(not_run={one.name: "the weights are not finite numbers" for one in HEAD_AUDITS})
     return run_audits(HEAD_AUDITS, HeadEntropies.of(probe))
 
 
 def _merged(*reports: Report) -> Report:
-    """One report, in the order of all audits; what an earlier one says of an audit counts."""
+    """One report, in the order of `ALL_AUDITS`; where several reports have an audit, the earliest one counts."""
     said: dict[str, Finding | str] = {}
     for report in reversed(reports):
         said |= report.not_run

@@ -1,1 +1,1 @@
-"""Cases: experiments and exercises that somebody reported, done again."""
+"""Cases: reported experiments and exercises, repeated."""

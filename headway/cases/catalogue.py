@@ -1,12 +1,12 @@
-"""The library of cases: experiments and exercises that somebody reported. A case is one file in `library/`.
+"""The library of cases: reported experiments and exercises. A case is one file in `library/`.
 
-`ID.yaml` is a study that carries the figures somebody reported, with one key more, `quick`: keys that take the place of
-the study's own, for a size that runs in two minutes on two cores, on text that every Python brings along. `headway case
-B7` runs the whole size, on the data that HEADWAY_DATA names, `headway case B7 --quick` the quick one.
+`ID.yaml` is a study with the reported figures and one additional key, `quick`. Its keys replace the study's own for a
+size that runs in two minutes on two cores, on text that comes with every Python. `headway case B7` runs the full size
+on the data that HEADWAY_DATA names, `headway case B7 --quick` the quick one.
 
 `ID.py` is an exercise, solved by hand and checked on random instances (`exercise.py`): thousands, or hundreds if quick.
 
-The head of either file says what each size takes:
+The head of either file says how long each size takes:
 
     # quick:  2 CPU cores 1.6 minutes
     # full:   H200 9 minutes
@@ -31,7 +31,7 @@ CASE = re.compile(r"(?P<name>[A-Z]\d+)\.(?P<kind>yaml|py)")
 
 @cache
 def packaged() -> dict[str, str]:
-    """Each case's file, by its name, in order."""
+    """The text of each case's file by name, in order."""
     found = {
         match["name"]: file.read_text("utf-8")
         for file in (files("headway.cases") / "library").iterdir()
@@ -41,7 +41,7 @@ def packaged() -> dict[str, str]:
 
 
 def load_case(name: str, quick: bool) -> "Study | Exercise":
-    """A study in one of its two sizes; or an exercise, which is the same in both."""
+    """Load a study in one of its two sizes, or an exercise, which is the same in both."""
     known = packaged()
     if name not in known:
         raise UserError(f"there is no case '{name}'{did_you_mean(name, known)}; headway cases lists them")
@@ -51,12 +51,12 @@ def load_case(name: str, quick: bool) -> "Study | Exercise":
 
 
 def folder_of(name: str, quick: bool) -> str:
-    """What its study is called among others."""
+    """The folder name of its study."""
     return f"{name}-quick" if quick else name
 
 
 def title_of(name: str) -> str:
-    """Read off its file: whoever lists the cases need not load what they are made with."""
+    """The title, parsed from the file: listing the cases must not import what they need."""
     text = packaged()[name]
     if not _is_exercise(name):
         title = re.search(r"^title:.*\n(?:[ ].*\n)*", text, re.MULTILINE)
@@ -67,7 +67,7 @@ def title_of(name: str) -> str:
 
 
 def conclusion_of(name: str) -> str:
-    """Of the report; read likewise, for a case may rest on weights that are not installed here."""
+    """The report's conclusion, parsed from the file as well: a case may need weights that are not installed here."""
     if _is_exercise(name):
         reported = import_module(f"headway.cases.library.{name}").EXERCISE.reported
         return reported.conclusion if reported else ""
@@ -75,7 +75,7 @@ def conclusion_of(name: str) -> str:
 
 
 def takes(name: str, quick: bool) -> str:
-    """Device and time, as the head of the file says."""
+    """Device and time, from the head of the file."""
     found = re.search(rf"^# {'quick' if quick else 'full'}:\s*(.*)$", packaged()[name], re.MULTILINE)
     return found[1] if found else "not measured"
 

@@ -1,9 +1,9 @@
-"""Exercises: cases that are solved, not trained. Somebody worked out an answer by hand; here it is checked.
+"""Exercises: cases that are solved by hand instead of trained. The reported answer is checked here.
 
-An exercise is a Python file in `library/` that holds one `EXERCISE`. Its claims are what the report says or takes for
-granted, each with a function that checks it on so many random instances (and on telling ones picked by hand) and rules
-as a study's judgement would: holds, does not hold. What the report was asked and did not answer is a question, which
-Headway answers and nobody is judged by.
+An exercise is a Python file in `library/` with one `EXERCISE`. Its claims are what the report states or takes for
+granted. Each has a function that checks it on random instances (and on instructive ones picked by hand) and returns a
+status like that of a study's claim: holds, does not hold. What the report was asked but did not answer is a question:
+Headway answers it, but it does not count in the judgement.
 
     EXERCISE = Exercise(
         title="Does …?", about="…", answered="W = 0, b = ln 2",
@@ -12,8 +12,8 @@ Headway answers and nobody is judged by.
         questions=(ExerciseQuestion("And at the ends?", look_at_the_ends),),
     )
 
-A check takes the number of instances and, as a second argument with a default, the answer that it checks: so a test can
-plant a wrong one and see it caught.
+A check takes the number of instances and, as a second argument with a default, the answer to check, so that a test can
+pass a wrong answer and see it caught.
 """
 
 import base64
@@ -36,19 +36,19 @@ from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
 from headway.study.verdicts.wording import fixed
 
 QUICK, FULL = 300, 3000
-"""Random instances behind every row of the table."""
+"""The number of random instances behind every row of the table."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A row of the table: what each answer comes to, in words with the numbers."""
+    """A row of the table: what each answer reaches."""
 
     quantity: str
-    """What the numbers are: 'share reached', 'largest error'."""
+    """The quantity measured: 'share reached', 'largest error'."""
     of: str
     """The kind of instance."""
     instances: int
-    """Random ones; 1: one that was picked by hand."""
+    """The number of random instances; 1 for one picked by hand."""
     reported: str
     headway: str
     possible: str
@@ -57,19 +57,19 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class ExerciseFinding:
-    """What came out of looking at the instances."""
+    """The result of checking the instances."""
 
     why: str
-    """In a sentence, with the numbers."""
+    """A sentence with the numbers."""
     reached: Sequence[Reach] = ()
     derivation: Sequence[str] = ()
-    """One instance worked out, a line a step."""
+    """One instance worked out, one step per line."""
     figures: Sequence[Figure] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling(ExerciseFinding):
-    """… and how a claim stands after it."""
+    """A finding that decides a claim."""
 
     status: ClaimStatus
 
@@ -77,14 +77,14 @@ class Ruling(ExerciseFinding):
 @dataclass(frozen=True)
 class ExerciseClaim:
     says: str
-    """What the report says, in a sentence."""
+    """The report's claim as a sentence."""
     check: Callable[[int], Ruling]
-    """Of the number of instances."""
+    """A function of the number of instances."""
 
 
 @dataclass(frozen=True)
 class ExerciseQuestion:
-    """What was asked and left unanswered, or what one asks next."""
+    """A question that the report left unanswered, or a follow-up question."""
 
     asks: str
     answer: Callable[[int], ExerciseFinding]
@@ -94,9 +94,9 @@ class ExerciseQuestion:
 class Exercise:
     title: str
     about: str
-    """The task, and how it is checked."""
+    """The task, and how the answer is checked."""
     answered: str
-    """The report's answer: a formula, a matrix, a recipe."""
+    """The report's answer: a formula, a matrix or a procedure."""
     reported: Reported
     claims: Sequence[ExerciseClaim]
     questions: Sequence[ExerciseQuestion] = ()
@@ -104,14 +104,14 @@ class Exercise:
 
 @dataclass(frozen=True)
 class WorkedExercise:
-    """An exercise after everything in it was looked at."""
+    """An exercise with the results of all its checks."""
 
     exercise: Exercise
     instances: int
     rulings: Sequence[Ruling]
-    """On the claims, in their order."""
+    """For the claims, in order."""
     answers: Sequence[ExerciseFinding]
-    """To the questions, in their order."""
+    """For the questions, in order."""
     seconds: float
 
     @property
@@ -152,7 +152,7 @@ class WorkedExercise:
 
 
 def work_out(exercise: Exercise, instances: int, say: Callable[[str], None] = lambda text: None) -> WorkedExercise:
-    """Check every claim and answer every question; `say` is told what is being looked at."""
+    """Check every claim and answer every question; progress is passed to `say`."""
     began = time.monotonic()
     rulings, answers = [], []
     for claim in exercise.claims:
@@ -165,7 +165,7 @@ def work_out(exercise: Exercise, instances: int, say: Callable[[str], None] = la
 
 
 def reach_table(rows: Sequence[Reach]) -> Table:
-    caption = "What each answer reaches; shares are of random instances, with their 95 % interval (Wilson)"
+    caption = "What each answer reaches; shares are of random instances, with 95 % confidence intervals (Wilson)"
     cells = [
         TableRow(
             "" if before and before.quantity == row.quantity else row.quantity,
@@ -180,16 +180,16 @@ def _details(finding: ExerciseFinding) -> dict[str, Any]:
     return {"reached": [vars(row) for row in finding.reached], "derivation": list(finding.derivation)}
 
 
-# --- what checks are made of -----------------------------------------------------------------------------------------
+# --- helpers for checks ----------------------------------------------------------------------------------------------
 
 
 def drawn_by(*facts: int | str) -> np.random.Generator:
-    """Where random instances come from: the same for the same facts, on every machine."""
+    """A generator of random instances, the same for the same facts on every machine."""
     return np.random.default_rng(random.key("exercise", *facts))
 
 
 def share(hits: int, n: int) -> str:
-    """`66 % [60, 71]`, and a digit more near 0 and 100 if there are instances enough: `99.6 % [99.3, 99.7]`."""
+    """`66 % [60, 71]`; near 0 and 100 with one more digit if there are enough instances: `99.6 % [99.3, 99.7]`."""
     ends = wilson(hits, n)
     if ends is None:
         return "–"
@@ -199,7 +199,7 @@ def share(hits: int, n: int) -> str:
 
 
 def picture(draw: Callable[[Path], Path], caption: str) -> Figure:
-    """What `headway.solve` draws into a file, as part of a page: a picture of its own, fetched from nowhere."""
+    """A drawing by `headway.solve`, embedded in the page."""
     with tempfile.TemporaryDirectory() as folder:
         svg = draw(Path(folder) / "picture.svg").read_bytes()
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"

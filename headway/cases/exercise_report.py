@@ -1,9 +1,9 @@
-"""The report of an exercise, in the form of a study's: studies/ID/ with what was found, for people and for programs.
+"""The report of an exercise, in the same form as a study's, in studies/ID/.
 
-report.html     everything, in one file: no network, no script
-report.md       the same in words and tables
-table.tex       the table, for LaTeX (booktabs)
-verdicts.json   the claims with their standing, the rows of the table, the derivations; where and how it was made
+report.html     everything in one file: no network, no scripts
+report.md       the same as text and tables
+table.tex       the table for LaTeX (booktabs)
+verdicts.json   claims with their status, table rows, derivations, and the environment
 """
 
 import shlex
@@ -26,20 +26,20 @@ FILE = "verdicts.json"
 
 @contextmanager
 def taken(folder: Path) -> Iterator[None]:
-    """Make the folder, or take the one that is there, before anything is worked out; nobody else does meanwhile."""
+    """Create the folder or reuse an existing one, under a lock, before anything is computed."""
     if (folder / "study.yaml").exists():
-        raise UserError(f"{folder} holds a study; name another place for the exercise with --studies")
+        raise UserError(f"{folder} holds a study; choose another place for the exercise with --studies")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
+        raise UserError(f"cannot create the folder {folder}: {error.strerror}") from None
     with locked(folder):
         clean_up(folder)
         yield
 
 
 def write_report(outcome: WorkedExercise, folder: Path) -> Path:
-    """Into this folder, which is `taken`; gives the HTML file."""
+    """Write all files into this folder, which must be `taken`; returns the HTML file."""
     made = environment("cpu")
     exercise = outcome.exercise
     claimed = [(claim.says, ruling) for claim, ruling in zip(exercise.claims, outcome.rulings, strict=True)]
@@ -64,7 +64,7 @@ def write_report(outcome: WorkedExercise, folder: Path) -> Path:
 
 
 def read_verdicts(folder: Path) -> dict[str, Any] | None:
-    """What `write_report` kept, with the rows of its table; None where no exercise was carried out."""
+    """What `write_report` stored, with the rows of its table; None if no exercise was run there."""
     path = folder / FILE
     if not path.exists() or (folder / "study.yaml").exists():
         return None
@@ -73,4 +73,4 @@ def read_verdicts(folder: Path) -> dict[str, Any] | None:
         told = [*found["claims"], *found["answers"]]
         return found | {"rows": [Reach(**row) for one in told for row in one["reached"]]}
     except (UnreadableError, OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path} cannot be read: carry the exercise out again, which takes seconds") from None
+        raise UserError(f"{path} cannot be read: run the exercise again, which takes seconds") from None

@@ -1,7 +1,7 @@
 """All cases in one document: what was reported, what was measured, and whether the report's conclusion holds.
 
-Made from the studies that `headway case ID` and `headway case ID --quick` have left behind, and from nothing else: a
-case that was not run is said to be not run.
+Made only from the studies that `headway case ID` and `headway case ID --quick` have written. Other cases are listed as
+not run.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from headway.study.verdicts.wording import sentence
 
 HEAD = """# Cases
 
-Experiments that somebody reported, done again with seeds and audits. *Reported* is one run each, as far as the reports
-say. *Measured* is the mean of the seeds with its 95 % interval. A conclusion is judged by what it rests on (questions
-with verdicts, audits that must pass), and stands as well as the weakest of these: **holds**, **does not hold**, **not
-shown** (these seeds cannot tell), or cannot say. The quick size is another, smaller experiment on other text, where
-figures do not compare with the report's; it shows what can be found in two minutes.
+Reported experiments, repeated with several seeds and audits. *Reported* is one run each, as far as the reports say.
+*Measured* is the mean over seeds with its 95 % interval. A conclusion is judged by its claims (questions with verdicts,
+audits that must pass) and gets the worst status among them: **holds**, **does not hold**, **not shown** (these seeds
+cannot decide), or cannot say. The quick size is a different, smaller experiment on other text, so its figures are not
+comparable with the report's; it shows what can be found in two minutes.
 
-B1, B2, D1, D2, D3, D8 and E1 are exercises: solved by hand, and checked on random instances, with a proof where
-something is impossible (D8 trains a model for it). Their quick size is the same with fewer instances.
+B1, B2, D1, D2, D3, D8 and E1 are exercises: solved by hand and checked on random instances, with a proof if something
+is impossible (D8 trains a model for it). Their quick size is the same with fewer instances.
 
 Made by `headway cases --table`, from what `headway case ID` and `headway case ID --quick` measured.
 """
@@ -34,29 +34,29 @@ Made by `headway cases --table`, from what `headway case ID` and `headway case I
 
 @dataclass(frozen=True)
 class Done:
-    """One size of a case that was carried out."""
+    """The results of one size of a case."""
 
     status: str
     where: str
-    """The device, and how much was done there."""
+    """The device, and the number of seeds or instances."""
     measured: Table
     said: list[str]
-    """Claim by claim how it stands, then the answers to what no claim is about."""
+    """The status of every claim, then the answers to the other questions."""
 
 
 def case_table(studies: Path) -> str:
-    """Markdown."""
+    """The document in Markdown."""
     found = {name: {quick: carried_out(studies, name, quick) for quick in (False, True)} for name in packaged()}
     rows = []
     for name, sizes in found.items():
         cells = [title_of(name), conclusion_of(name), *(_status(sizes[quick]) for quick in (False, True))]
         rows.append(TableRow(f"[{name}](#{name.lower()})", cells))
-    head = markdown(Table("", ["case", "what is asked", "the report's conclusion", "full size", "quick size"], rows))
+    head = markdown(Table("", ["case", "question", "the report's conclusion", "full size", "quick size"], rows))
     return "\n".join([HEAD, head, *(_section(name, sizes) for name, sizes in found.items())])
 
 
 def carried_out(studies: Path, name: str, quick: bool) -> Done | None:
-    """What one size of a case came to; None where nobody has run it."""
+    """The results of one size of a case; None if it was not run."""
     folder = studies / folder_of(name, quick)
     return _study(folder) if (folder / "study.yaml").exists() else _exercise(folder)
 
@@ -67,7 +67,7 @@ def _study(folder: Path) -> Done | None:
         return None
     claimed = [claim.ask for claim in found.results.study.claims]
     besides = [verdict for verdict in found.verdicts if verdict.question not in claimed]
-    device = found.results.runs[0].environment.get("device", "a device nobody noted")
+    device = found.results.runs[0].environment.get("device", "unknown device")
     return Done(
         overall(found.judgements) if found.judgements else "nothing claimed",
         f"{device}, {len(found.results.study.seeds)} seeds",

@@ -1,4 +1,4 @@
-"""The command line: which verbs there are, and how errors are shown. Nothing heavy is imported at the top."""
+"""The command line: registers all commands and reports errors. Nothing heavy is imported at the top."""
 
 import errno
 import os
@@ -97,48 +97,48 @@ app.command(epilog="Example: headway tune demo --over training.optimizer.learnin
 
 
 def main() -> None:
-    """What is printed by a verb, or about it, is shown."""
+    """Run the command line with control characters in its output made visible."""
     with nothing_sent():
         _run()
 
 
 def _run() -> None:
-    """Run a verb. A user's mistake is one message and exit code 2; only our own mistakes show a traceback."""
-    # Threads that wait by spinning cost nothing on an idle machine, and a factor of ten where other programs want the
-    # cores too (docs/log.md). To be said before torch is imported.
+    """Run a command. User errors print one message and exit with code 2; only bugs in Headway show a traceback."""
+    # Threads that spin while waiting slow training down tenfold when other programs use the cores; passive waiting
+    # costs nothing on an idle machine (docs/log.md). Must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from headway.cli.progress import Waiting
     from headway.core.progress import listening
 
     try:
         with Waiting() as waiting, listening(waiting):
-            app(prog_name="headway")  # also for `python -m headway.cli`
+            app(prog_name="headway")  # the same name under `python -m headway.cli`
     except EndedElsewhereError:
         sys.exit(2)
     except UserError as error:
         print(f"headway: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone away, as `headway … | head` does
+        sys.stderr.close()  # the reader closed the pipe, as in `headway … | head`
         sys.exit(0)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            print(f"headway: no file has as long a name as {str(error.filename)[:60]}…", file=sys.stderr)
+            print(f"headway: this file name is too long: {str(error.filename)[:60]}…", file=sys.stderr)
             sys.exit(2)
         if error.strerror is None:
-            raise  # not the system's, but something that calls itself so
+            raise  # an OSError that did not come from the operating system
         place = f" ({error.filename})" if error.filename else ""
-        print(f"headway: {error.strerror}{place}; what was saved before is whole", file=sys.stderr)
+        print(f"headway: {error.strerror}{place}; everything saved before is intact", file=sys.stderr)
         sys.exit(2)
     except UnicodeError as error:
-        print(f"headway: what was read, or is to be written, is no text: {error}", file=sys.stderr)
+        print(f"headway: the input or output is not valid text: {error}", file=sys.stderr)
         sys.exit(2)
     except (RecursionError, MemoryError) as error:
-        what = "is nested too deep to be read" if isinstance(error, RecursionError) else "does not fit into the memory"
-        print(f"headway: what was asked for {what}", file=sys.stderr)
+        what = "is nested too deeply" if isinstance(error, RecursionError) else "does not fit into memory"
+        print(f"headway: the request {what}", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
-        if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # of pathlib, before Python 3.13
+        if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # raised by pathlib before Python 3.13
             print(f"headway: {error}", file=sys.stderr)
             sys.exit(2)
         from headway.core.plugins import blamed_on_plugin

@@ -1,4 +1,4 @@
-"""`python -m headway.cli`, which is what torchrun starts."""
+"""`python -m headway.cli`: the entry point that torchrun starts."""
 
 from headway.cli import main
 

@@ -1,4 +1,4 @@
-"""`headway audit`: the checks of a run, or of a recipe before it is trained."""
+"""`headway audit`: audit a run, or a recipe before it is trained."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,22 +12,22 @@ from headway.core.errors import UserError
 def audit(
     name: Annotated[
         str | None,
-        run_argument("A run; or a recipe, before it is trained.", "RUN|RECIPE"),
+        run_argument("A run, or a recipe before it is trained.", "RUN|RECIPE"),
     ] = None,
     changes: Changes = None,
     explain: Annotated[
-        str | None, typer.Option(help="Say what this audit does, why, and what to do when it fails.", metavar="AUDIT")
+        str | None, typer.Option(help="Explain what this audit does, why, and what to do if it fails.", metavar="AUDIT")
     ] = None,
     self_test: Annotated[
         bool,
         typer.Option(
-            "--self-test", help="Plant every known fault that can show in this recipe, and say which audit sees it."
+            "--self-test", help="Plant every known fault that this recipe can show, and report which audit detects it."
         ),
     ] = False,
     only: Annotated[
         str | None,
         typer.Option(
-            help="With --self-test: only this fault, kind of fault, or what this audit is for.", metavar="NAME"
+            help="With --self-test: only this fault, this kind of fault, or the faults of this audit.", metavar="NAME"
         ),
     ] = None,
     strict: Strict = False,
@@ -36,8 +36,8 @@ def audit(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a score rests on: the model, the data, the training. Or check the audits themselves, by faults that
-    are planted on purpose (--self-test)."""
+    """Check what a score rests on: the model, the data, the training. With --self-test: check the audits themselves,
+    by planting faults."""
     from headway.audit.audit import find_audit, of_plugins
     from headway.audit.runner import ALL_AUDITS
     from headway.cli import printing
@@ -54,7 +54,7 @@ def audit(
     if name is None:
         raise UserError("give a run or a recipe to audit, or --explain AUDIT")
     if only is not None and not self_test:
-        raise UserError("--only chooses among the faults of --self-test")
+        raise UserError("--only selects faults of --self-test: give both")
     if self_test:
         _self_test(name, changes or [], only, runs, strict, as_json)
         return
@@ -68,7 +68,7 @@ def audit(
 
 
 def _self_test(name: str, changes: list[str], only: str | None, runs: Path, strict: bool, as_json: bool) -> None:
-    """A table of faults, or its JSON; on stderr, how far it is."""
+    """Run the self-test. Prints a table of faults, or JSON; progress goes to stderr."""
     from headway.cli import printing, progress
     from headway.experiment.audit import recipe_by_name
     from headway.experiment.self_test import self_test

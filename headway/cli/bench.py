@@ -1,4 +1,4 @@
-"""`headway bench`: what to expect of this machine."""
+"""`headway bench`: measure this machine's training speed."""
 
 import sys
 from typing import Annotated, Any
@@ -9,12 +9,14 @@ from headway.cli.options import AsJson, print_json
 
 
 def bench(
-    size: Annotated[list[str] | None, typer.Option(help="tiny, small, medium, gpt2; default: what suits.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long to measure each figure.", min=0.1)] = 1.5,
+    size: Annotated[
+        list[str] | None, typer.Option(help="tiny, small, medium, gpt2; default: sizes suited to the device.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds spent on each measurement.", min=0.1)] = 1.5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine: training speed and memory, alone and for populations."""
+    """Measure training speed and memory on this machine, for single models and populations."""
     from headway.experiment.bench import bars
     from headway.experiment.bench import bench as measure_all
 

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a table on a terminal, plain lines elsewhere. All of it on stderr."""
+"""What users see while a study runs: a table on a terminal, plain lines elsewhere. All of it on stderr."""
 
 import sys
 import time
@@ -9,15 +9,15 @@ from headway.core.format import clock
 from headway.core.status import State
 
 ROWS = 24
-"""Of the table: more would scroll."""
+"""Rows of the table. With more, it would scroll."""
 SECONDS_BETWEEN_LINES = 10
-WORTH_TELLING = 0.5
-"""Of a run: before so much of the work is done, its beginning is most of the time that it has taken."""
+MIN_WORK_FOR_ESTIMATE = 0.5
+"""In runs. With less work done, startup dominates the time so far, and no time left is shown."""
 LOST = (State.FAILED, State.DIVERGED)
 
 
 class Counts:
-    """How far a study is, from what is told of it."""
+    """How far a study is, counted from its events."""
 
     def __init__(self) -> None:
         self.arm_of: dict[str, str] = {}
@@ -26,9 +26,9 @@ class Counts:
         self.failed: dict[str, int] = {}
         self.running: dict[str, str] = {}
         self.share: dict[str, float] = {}
-        """Of the steps of each run that is under way."""
+        """The share of steps done by each unfinished run."""
         self.began, self.worked = time.monotonic(), 0.0
-        """Since when, and how many runs' worth of steps have been taken since."""
+        """The start time, and how many runs' worth of steps have been taken since."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -39,7 +39,7 @@ class Counts:
                 for name in event.done:
                     self._count(self.done, name)
             case Began():
-                self.running[event.of[0]] = "begins"
+                self.running[event.of[0]] = "starting"
                 self.share |= dict.fromkeys(event.of, event.step / max(event.total, 1))
             case Stepped():
                 self.running[event.of[0]] = _step(event)
@@ -65,13 +65,13 @@ class Counts:
         done, failed = sum(self.done.values()), sum(self.failed.values())
         text = f"{done} of {len(self.arm_of)} runs" + (f", {failed} failed" if failed else "")
         left = len(self.arm_of) - done - failed - sum(self.share.values())
-        if self.worked >= WORTH_TELLING and left > 0:
+        if self.worked >= MIN_WORK_FOR_ESTIMATE and left > 0:
             text += f", {clock((time.monotonic() - self.began) / self.worked * left)} left"
         return text
 
 
 class BoardLines(Counts):
-    """For logs: a line for every run that ends, and now and then one for those that take long."""
+    """Progress for logs: one line for every run that ends, and occasional lines for long ones."""
 
     last_line = 0.0
 
@@ -93,7 +93,7 @@ class BoardLines(Counts):
 
 
 class Board(Counts):
-    """For people: a row for every arm, and failures above the table as they come."""
+    """Progress for terminals: one row per arm, with failures printed above the table."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -140,7 +140,7 @@ class Board(Counts):
         for column in ("arm", "done", "", "now"):
             found.add_column(column)
         busy = {self.arm_of[name]: f"{name.rpartition('.')[2]} {text}" for name, text in self.running.items()}
-        # Where there are too many arms, those where something happens.
+        # With too many arms for the table, those with running trainings come first.
         shown = sorted(self.arms, key=lambda arm: arm not in busy)[:ROWS] if len(self.arms) > ROWS else list(self.arms)
         for arm in shown:
             done, failed, count = self.done.get(arm, 0), self.failed.get(arm, 0), self.arms[arm]
@@ -156,7 +156,7 @@ def for_this_terminal() -> BoardLines | Board:
 def _step(event: Stepped) -> str:
     text = f"step {event.step:,}/{event.total:,}  loss {min(event.losses):.4f}"
     if len(event.of) > 1:
-        text += f", {len(event.of)} runs as one, {event.tokens_per_second:,.0f} tokens/s"
+        text += f", {len(event.of)} runs as one population, {event.tokens_per_second:,.0f} tokens/s"
     return text
 
 

@@ -1,4 +1,4 @@
-"""`headway cache`: what is kept between runs, and how to delete it."""
+"""`headway cache`: show or delete what is cached between runs."""
 
 import time
 from typing import Annotated
@@ -10,13 +10,13 @@ from headway.core.errors import UserError
 
 
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove it; nothing is lost but time.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete it; it is made again when needed.")] = False,
     older_than: Annotated[
-        float | None, typer.Option(help="Only what nobody has used for so many days.", metavar="DAYS", min=0)
+        float | None, typer.Option(help="Only entries that were not used for this many days.", metavar="DAYS", min=0)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is kept between runs (prepared texts, models that others start from): how large, where; to clear it."""
+    """Show what is cached between runs (prepared data, pretrained models), where, and how large; or clear it."""
     from headway.cli import printing
     from headway.core.format import byte_size
     from headway.data import cache as kept
@@ -25,7 +25,7 @@ def cache(
     try:
         where = str(kept.folder())
     except RuntimeError:
-        raise UserError("this user has no home folder: set HEADWAY_CACHE to a folder for what is kept") from None
+        raise UserError("this user has no home folder: set HEADWAY_CACHE to a folder for the cache") from None
     some = [one for one in kept.entries() if older_than is None or now - one.used > older_than * 86400]
     freed = kept.clear(some) if clear else 0
     if as_json:

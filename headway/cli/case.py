@@ -1,4 +1,4 @@
-"""`headway cases` and `headway case ID`."""
+"""`headway cases` and `headway case ID`: reproduce reported experiments and exercises."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def cases(
     table: Annotated[
-        bool, typer.Option("--table", help="What was reported beside what studies here measured, as Markdown.")
+        bool, typer.Option("--table", help="Print reported and measured results side by side, as Markdown.")
     ] = False,
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """List the cases: experiments and exercises that somebody reported, to be done again and judged."""
+    """List the cases: reported experiments and exercises that Headway can reproduce and judge."""
     from headway.cases.catalogue import packaged, takes, title_of
     from headway.cli.printing import show_table
 
@@ -36,7 +36,7 @@ def cases(
         print_json("cases", {"cases": found})
     else:
         rows = [[name, one["title"], one["quick"]] for name, one in found.items()]
-        show_table(["case", "what is asked", "--quick takes"], rows)
+        show_table(["case", "question", "--quick takes"], rows)
 
 
 def case(
@@ -45,19 +45,19 @@ def case(
         bool,
         typer.Option(
             "--quick",
-            help="Two minutes, on Python's own documentation; else whole, on HEADWAY_DATA. Of an exercise: 300 "
-            "instances of each kind, else 3,000.",
+            help="Two minutes, on Python's own documentation; otherwise the full case, on HEADWAY_DATA. For an "
+            "exercise: 300 instances of each kind instead of 3,000.",
         ),
     ] = False,
     on: Annotated[
-        str | None, typer.Option(help="Where to train, as of `headway study run`.", metavar="EXECUTOR")
+        str | None, typer.Option(help="Where to train, as for `headway study run`.", metavar="EXECUTOR")
     ] = None,
     workers: Workers = None,
     reuse: Reuse = None,
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """Do again what somebody reported, and say what holds: train and audit it with seeds, or check it on instances."""
+    """Reproduce a reported result and judge its claims: train with several seeds and audit, or check on instances."""
     from headway.cases.catalogue import folder_of, load_case
     from headway.study.design.study import Study
 
@@ -67,7 +67,7 @@ def case(
         return
     given = {"--on": on is not None, "--workers": workers is not None, "--reuse": bool(reuse)}
     if option := next((option for option, is_given in given.items() if is_given), None):
-        raise UserError(f"{name} is solved, not trained: it takes seconds, here; leave {option} away")
+        raise UserError(f"{name} is solved in seconds on this machine, not trained: leave out {option}")
     _work_out(found, folder, quick, as_json)
 
 

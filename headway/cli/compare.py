@@ -1,4 +1,4 @@
-"""`headway compare`: runs side by side."""
+"""`headway compare`: compare runs side by side."""
 
 import sys
 from pathlib import Path
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 def compare(
     run: Annotated[
         list[str],
-        run_argument("Runs by name or folder, two or more; the others are compared with the first.", "RUN RUN …"),
+        run_argument("Two or more runs, by name or folder. The others are compared with the first.", "RUN RUN …"),
     ],
     on: Annotated[
         list[str] | None,
-        typer.Option(help="Which scores to show; default: the headline of every split. May be repeated."),
+        typer.Option(help="Which scores to show; default: the headline metric of every split. May be repeated."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Draw how they learnt, every seed: a .html, .svg or .png file.", metavar="FILE"
+            "--out", "-o", help="Draw the learning curves of every seed: a .html, .svg or .png file.", metavar="FILE"
         ),
     ] = None,
     runs: RunsFolder = Path("runs"),
@@ -34,7 +34,8 @@ def compare(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Scores side by side with intervals, and what differs in the recipes; runs that differ in their seeds are one."""
+    """Compare scores with intervals, and list what differs in the recipes. Runs that differ only in the seed are
+    averaged."""
     from headway.draw.save import check_place
     from headway.experiment.compare import compare as compared
     from headway.experiment.learning_curves import curves_page
@@ -66,7 +67,7 @@ def _show(found: "RunComparison", on: list[str] | None) -> None:
     shown = on or [name for name in found.scores if parsed(name).metric in headlines] or found.scores[:1]
     columns, rows = ["", "seeds"], [[arm.name, str(len(arm.runs))] for arm in found.arms]
     for name in shown:
-        columns += [name, f"beside {found.arms[0].name}"] if len(found.arms) > 1 else [name]
+        columns += [name, f"vs. {found.arms[0].name}"] if len(found.arms) > 1 else [name]
         for arm, row in zip(found.arms, rows, strict=True):
             row.append(_mean(found.mean(arm, name)))
             if len(found.arms) > 1:

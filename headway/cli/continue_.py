@@ -1,4 +1,4 @@
-"""`headway continue`: finished runs, trained for longer."""
+"""`headway continue`: train finished runs for longer."""
 
 import sys
 from pathlib import Path
@@ -19,25 +19,24 @@ RATES = ("longer", "last")
 def continue_(
     run: Annotated[
         list[str],
-        run_argument("A finished run's name or folder; several, if one population can hold them."),
+        run_argument("A finished run's name or folder. Several, if they fit in one population."),
     ],
     for_: Annotated[str, typer.Option("--for", help="How much longer: 500 steps, 2 epochs, 1M tokens.")],
     rate: Annotated[
         str,
         typer.Option(
-            help="longer: the learning rate is that of the longer training, from there on. "
-            "last: it stays where it ended."
+            help="longer: follow the learning rate schedule of the longer training from here on. "
+            "last: keep the final learning rate."
         ),
     ] = "longer",
-    name: Annotated[str | None, typer.Option(help="Of the longer run; default: RUN-1500-steps.")] = None,
+    name: Annotated[str | None, typer.Option(help="The longer run's name; default: RUN-1500-steps.")] = None,
     runs: RunsFolder = Path("runs"),
     strict: Strict = False,
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train finished runs for longer. The longer run is one of its own; the same command goes on with one that was
-    stopped."""
+    """Train finished runs for longer, as new runs. The same command resumes one that was interrupted."""
     with importing():
         from headway.cli import progress
         from headway.core.files import check_names
@@ -52,7 +51,7 @@ def continue_(
     if name is not None:
         check_names([name])
         if len(run) > 1:
-            raise UserError(f"--name {name} is one run's, and {len(run)} are to be continued: leave it out")
+            raise UserError(f"--name {name} names one run, but {len(run)} runs are given: leave it out")
     longer = [longer_than(open_run(one, runs), by, rate, name) for one in run]
     check_apart(longer)
     for said in dict.fromkeys(one.rate for one in longer):

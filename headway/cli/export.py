@@ -1,4 +1,4 @@
-"""`headway export`: a run as a folder that others read."""
+"""`headway export`: write a run as a folder that other libraries load."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +11,10 @@ from headway.cli.options import A_RUN, AsJson, RunsFolder, Trust, Which, With, p
 def export(
     run: Annotated[str, A_RUN],
     to: Annotated[
-        str | None, typer.Option(help="The format: gpt2, marian; default: of its kind.", metavar="FORMAT")
+        str | None, typer.Option(help="The format: gpt2 or marian; default: what fits the model.", metavar="FORMAT")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder to make; default: RUN-FORMAT.", metavar="FOLDER")
+        Path | None, typer.Option("--out", "-o", help="The folder to create; default: RUN-FORMAT.", metavar="FOLDER")
     ] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
@@ -22,7 +22,7 @@ def export(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's model and tokenizer as a folder that transformers loads."""
+    """Write a run's model and tokenizer as a folder that transformers can load."""
     from headway.exchange.export import export_run
     from headway.run.folder import open_run
 
@@ -32,4 +32,4 @@ def export(
         print_json("export", made.as_json())
     else:
         print(f"{made.folder}/: {', '.join(made.files)}")
-        print(f'{made.loads} load it: .from_pretrained("{made.folder}")')
+        print(f'load it with {made.loads}: .from_pretrained("{made.folder}")')

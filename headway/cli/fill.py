@@ -1,4 +1,4 @@
-"""`headway fill`: what may stand where a text has [MASK]."""
+"""`headway fill`: predict the tokens at [MASK]."""
 
 import sys
 from pathlib import Path
@@ -12,17 +12,17 @@ from headway.cli.options import AsJson, RunsFolder, Trust, Which, With, print_js
 def fill(
     run: Annotated[
         str,
-        run_argument("A masked language model's run: its name or folder."),
+        run_argument("A masked language model: the run's name or folder."),
     ],
-    text: Annotated[str, typer.Argument(help="The text, with [MASK] where a token is to be guessed.", metavar="TEXT")],
-    most: Annotated[int, typer.Option(help="How many guesses for each.", min=1)] = 5,
+    text: Annotated[str, typer.Argument(help="The text, with [MASK] for each token to predict.", metavar="TEXT")],
+    most: Annotated[int, typer.Option(help="How many predictions for each [MASK].", min=1)] = 5,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """What may stand where a text has [MASK], by a masked language model: the likeliest tokens of each place."""
+    """Predict the most likely tokens at each [MASK] of a text, with a masked language model."""
     from headway.cli import printing
     from headway.experiment.evaluate import fill_text
     from headway.run.folder import open_run

@@ -1,4 +1,4 @@
-"""`headway import`: a folder of others as a run."""
+"""`headway import`: make a run of another library's model."""
 
 import shlex
 import sys
@@ -14,8 +14,8 @@ def import_(
     source: Annotated[
         str,
         typer.Argument(
-            help="A GPT-2, Llama, Mistral, Qwen2, BERT or Marian: a folder with config.json, model.safetensors, "
-            "tokenizer; a .gguf file; hub:owner/name; or smollm2, minilm.",
+            help="A GPT-2, Llama, Mistral, Qwen2, BERT or Marian model: a folder with config.json, model.safetensors "
+            "and tokenizer; a .gguf file; hub:owner/name; or smollm2, minilm.",
             metavar="FOLDER",
         ),
     ],
@@ -27,7 +27,7 @@ def import_(
     runs: RunsFolder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Make a run of what others have trained, to score it, let it write, or train it on."""
+    """Make a run of a pretrained model, to score it, generate text with it, or fine-tune it."""
     from headway import tasks
     from headway.exchange.importer import import_folder, located
 

@@ -1,4 +1,4 @@
-"""`headway look`: attention maps, rollout and gradients of a sentence; how far gradients reach in several runs."""
+"""`headway look`: attention maps, rollout and gradients of a sentence; gradient flow through several runs."""
 
 import sys
 from pathlib import Path
@@ -15,28 +15,28 @@ def look(
     sentence: Annotated[
         list[str] | None,
         typer.Argument(
-            help="What the model is to read; with --gradient-flow, more runs, if any.", metavar="SENTENCE | [RUN …]"
+            help="The text to read; with --gradient-flow, further runs instead.", metavar="SENTENCE | [RUN …]"
         ),
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(help="A picture, for which the sentence is a caption: a file, or test:3 of a run's own data."),
+        typer.Option(help="A picture, with the sentence as its caption: a file, or test:3 of the run's own data."),
     ] = None,
-    beside: Annotated[str | None, typer.Option(help="A second run, to be set beside the first.", metavar="RUN")] = None,
+    beside: Annotated[str | None, typer.Option(help="A second run to compare with the first.", metavar="RUN")] = None,
     show: Annotated[
-        str, typer.Option(help="heads: every map; rollout: all layers multiplied; gradients: for any model.")
+        str, typer.Option(help="heads: every map; rollout: the product over layers; gradients: works for any model.")
     ] = "heads",
-    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0; where rollout ends.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer, from 0; for rollout: the last one.")] = None,
     head: Annotated[int | None, typer.Option(help="Only this head, counted from 0.")] = None,
     gradient_flow: Annotated[
-        bool, typer.Option("--gradient-flow", help="How far back gradients reach, by distance, on a split of the data.")
+        bool, typer.Option("--gradient-flow", help="Gradient norm by distance into the past, on a split of the data.")
     ] = False,
-    split: Annotated[str, typer.Option(help="With --gradient-flow: the split that is read.")] = "valid",
+    split: Annotated[str, typer.Option(help="With --gradient-flow: the split to read.")] = "valid",
     distance: Annotated[
-        int | None, typer.Option(help="With --gradient-flow: how far back to look; all of a row, if not given.")
+        int | None, typer.Option(help="With --gradient-flow: how far back to look; default: the whole row.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Draw it: a .html, .svg or .png file.", metavar="FILE")
+        Path | None, typer.Option("--out", "-o", help="Draw to a .html, .svg or .png file.", metavar="FILE")
     ] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
@@ -44,7 +44,7 @@ def look(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Attention maps of a sentence, with numbers for every head; drawn to a file, or in the terminal."""
+    """Show attention maps of a sentence, with statistics of every head, in a file or in the terminal."""
     from headway.cli import printing
     from headway.draw import terminal
     from headway.draw.save import check_place
@@ -56,12 +56,12 @@ def look(
     if out is not None:
         check_place(out)
     files = [one for one in with_ or [] if one.endswith(".py")]
-    # `--with RUN` is how a second run was asked for before.
+    # `--with RUN` is the older form of --beside.
     others = [*([beside] if beside else []), *(one for one in with_ or [] if one not in files)]
     use_plugins(files, trust)
     if gradient_flow:
         if (show, layer, head) != ("heads", None, None):
-            raise UserError("--gradient-flow goes through the whole model: it has no --show, --layer or --head")
+            raise UserError("--gradient-flow covers the whole model: leave out --show, --layer and --head")
         opened = [open_run(name, runs) for name in (run, *(sentence or []), *others)]
         page = flow_through(opened, split, distance, checkpoint)
         if out is not None:
@@ -77,16 +77,16 @@ def look(
             print(out)
         return
     if distance is not None or split != "valid":
-        raise UserError("--split and --distance go with --gradient-flow; a sentence is read as it is")
+        raise UserError("--split and --distance need --gradient-flow")
     if sentence is None or len(sentence) != 1:
-        given = f"; {len(sentence)} were given (in quotes, it is one)" if sentence else ""
-        raise UserError(f"look takes a run and one sentence{given}; several runs go with --gradient-flow")
+        given = f", but {len(sentence)} were given (put the sentence in quotes)" if sentence else ""
+        raise UserError(f"look takes a run and one sentence{given}; several runs need --gradient-flow")
     if len(others) > 1:
-        raise UserError(f"one run can be set beside another, not {len(others)}: {', '.join(others)}")
+        raise UserError(f"only one run can be compared with the first, not {len(others)}: {', '.join(others)}")
     opened = [open_run(name, runs) for name in (run, *others)]
     if image is not None:
         if others:
-            raise UserError("a picture is looked at by one run: leave --beside away")
+            raise UserError("--image works with one run: leave out --beside")
         picture, numbers = look_at_picture(opened[0], image, sentence[0], show, layer, head, checkpoint)
     else:
         picture, numbers = look_into(opened, sentence[0], show, layer, head, checkpoint)

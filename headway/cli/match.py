@@ -1,4 +1,4 @@
-"""`headway match`: which caption fits which picture, to which class a picture belongs, and the caption game."""
+"""`headway match`: rank captions for pictures, classify pictures by class names, and play the caption game."""
 
 import sys
 from functools import partial
@@ -19,57 +19,57 @@ def match(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run that matches pictures and captions; or a folder (or hub name) of a CLIP or SigLIP.",
+            help="A run that matches pictures and captions, or a folder (or hub name) of a CLIP or SigLIP model.",
             metavar="MODEL",
         ),
     ],
     images: Annotated[
         list[str] | None,
         typer.Option(
-            help="A picture, a folder of them, or pictures of a run's own data: test:3, test:0..15. May be repeated.",
+            help="A picture, a folder, or pictures of the run's own data: test:3, test:0..15. May be repeated.",
             metavar="PATH",
         ),
     ] = None,
     captions: Annotated[
         list[str] | None,
-        typer.Option(help="A caption, or a .txt file with one on every line. May be repeated.", metavar="TEXT"),
+        typer.Option(help="A caption, or a .txt file with one caption per line. May be repeated.", metavar="TEXT"),
     ] = None,
     classes: Annotated[
         list[str] | None,
-        typer.Option(help="Instead of captions: the name of a class, or several between commas. May be repeated."),
+        typer.Option(help="Instead of captions: class names, separated by commas. May be repeated."),
     ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option(help="With --classes: how a class is put, as 'a photo of a {}'. Of several, the mean is taken."),
+        typer.Option(help="With --classes: a prompt such as 'a photo of a {}'. Embeddings of several are averaged."),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(help="The caption game: the picture to be picked, by its name or its number from 1."),
+        typer.Option(help="Play the caption game with this picture as the target: its name, or its number from 1."),
     ] = None,
-    top: Annotated[int, typer.Option(help="Show so many of each.", min=1)] = 5,
-    page: Annotated[Path | None, typer.Option(help="Draw a page with all pictures: a .html file.")] = None,
+    top: Annotated[int, typer.Option(help="How many matches to show for each.", min=1)] = 5,
+    page: Annotated[Path | None, typer.Option(help="Write a .html page with all pictures.")] = None,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rank captions for pictures and pictures for captions; classify by names alone; play the caption game."""
+    """Rank captions for pictures and pictures for captions; classify zero-shot; play the caption game."""
     from headway.core.files import write_whole
     from headway.experiment.match import captions_named, matcher_by_name, pictures_named
     from headway.formats.hub import fetch_model
     from headway.scoring.pictures import matching
 
     if not images:
-        raise UserError("there are no pictures: give --images PATH (a file, a folder, or test:0..15 of a run's data)")
+        raise UserError("no pictures given: use --images PATH (a file, a folder, or test:0..15 of a run's data)")
     if bool(captions) == bool(classes):
-        raise UserError("give --captions, or --classes: one of them, and not both")
+        raise UserError("give either --captions or --classes")
     if prompt and not classes:
-        raise UserError("--prompt goes with --classes")
+        raise UserError("--prompt needs --classes")
     if target is not None and classes:
-        raise UserError("the caption game is played with --captions, not with --classes")
+        raise UserError("the caption game (--target) needs --captions, not --classes")
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--page {page}: a page is a .html file")
+        raise UserError(f"--page {page}: the page's name must end in .html")
     use_plugins(with_, trust)
     texts = captions_named(captions or [])
     on_hub = (
@@ -108,7 +108,7 @@ def match(
 
 
 def _target(given: str, names: list[str]) -> int:
-    """By name, by the end of a path, or by number from 1."""
+    """Find the target picture by its name, its file name, or its number from 1."""
     from headway.core.errors import did_you_mean
 
     if given in names:
@@ -118,7 +118,7 @@ def _target(given: str, names: list[str]) -> int:
         return ends[0]
     if given.isdecimal() and len(given) < 10 and 1 <= int(given) <= len(names):
         return int(given) - 1
-    what = f"is one of {len(ends)} pictures of that name" if ends else f"is none of the {len(names)} pictures"
+    what = f"names {len(ends)} different pictures" if ends else f"is none of the {len(names)} pictures"
     raise UserError(f"--target {given} {what}{did_you_mean(given, names)}")
 
 
@@ -137,14 +137,14 @@ def _show(found: "Matched", top: int) -> None:
         for p, name in enumerate(names)
         for k, c in enumerate(found.cosines[p].argsort(descending=True, stable=True)[:top].tolist())
     ]
-    printing.show_table(["picture", "its captions", *columns], rows)
+    printing.show_table(["picture", "best captions", *columns], rows)
     print()
     rows = [
         [caption if k == 0 else "", names[p], *numbers(p, c, found.of_pictures)]
         for c, caption in enumerate(found.captions)
         for k, p in enumerate(found.cosines[:, c].argsort(descending=True, stable=True)[:top].tolist())
     ]
-    printing.show_table(["caption", "its pictures", *columns], rows)
+    printing.show_table(["caption", "best pictures", *columns], rows)
 
 
 def _show_classes(names: list[str], found: "Zeroshot", top: int) -> None:
@@ -164,15 +164,15 @@ def _show_game(target: str, pictures: int, played: "list[Played]") -> None:
     rows = [
         [
             one.caption,
-            "picked" if one.wins else f"{one.rank}. ({one.picked} first)",
+            "picked" if one.wins else f"rank {one.rank} ({one.picked} first)",
             f"{one.chance:.3f}",
             f"{one.ahead:+.3f}",
             " ".join(f"{word.text} {word.share:+.2f}" for word in one.words),
         ]
         for one in played
     ]
-    print(f"to be picked out of {pictures}: {target}")
-    printing.show_table(["caption", "target", "chance", "ahead", "nats lost without each word"], rows)
+    print(f"target, among {pictures} pictures: {target}")
+    printing.show_table(["caption", "target", "probability", "margin", "nats lost without each word"], rows)
 
 
 def _turn_as_json(one: "Played") -> dict[str, Any]:
@@ -217,16 +217,14 @@ def _page(found: "Matched", played: "list[Played] | None", target: int | None) -
         GameTurn(
             one.caption,
             one.wins,
-            f"{'picked' if one.wins else f'comes {one.rank}., {one.picked} is picked'} · chance {one.chance:.3f} · "
-            f"{one.ahead:+.3f} ahead of the best other",
+            f"{'picked' if one.wins else f'rank {one.rank}, {one.picked} is picked'} · probability {one.chance:.3f} · "
+            f"{one.ahead:+.3f} ahead of the best other picture",
             one.words,
         )
         for one in played or []
     ]
     P, C = found.cosines.shape
-    how = (
-        f"{P} pictures, {C} captions · softmax of {found.matcher.scale:.3g} · cosine; CLIPScore = 2.5 · max(cosine, 0)"
-    )
+    how = f"{P} pictures, {C} captions · softmax scale {found.matcher.scale:.3g} · CLIPScore = 2.5 · max(cosine, 0)"
     return MatchPage(
         f"Pictures and captions, matched by {found.matcher.name}",
         how,
@@ -253,7 +251,7 @@ def _page_of_classes(model: str, pictures: Any, found: "Zeroshot") -> "MatchPage
     prompts = ", ".join(f"“{one}”" for one in found.prompts)
     return MatchPage(
         f"Pictures and classes, by {model}",
-        f"{len(pictures)} pictures, {len(found.classes)} classes, put as {prompts}",
+        f"{len(pictures)} pictures, {len(found.classes)} classes, prompts {prompts}",
         [ShownPicture(one.name, as_uri(one.image)) for one in pictures],
         found.classes,
         [[] for _ in found.classes],

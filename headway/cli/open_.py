@@ -1,4 +1,4 @@
-"""`headway open`: runs, studies and cases in a browser."""
+"""`headway open`: the workbench, a browser view of runs, studies and cases."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,14 +7,16 @@ import typer
 
 
 def open_(
-    folder: Annotated[Path, typer.Argument(help="What is below it is shown.", metavar="FOLDER")] = Path(),
-    port: Annotated[int | None, typer.Option(help="Default: the one of last time, or one that is free.")] = None,
-    host: Annotated[str, typer.Option(help="Where to listen; 127.0.0.1 is this machine alone.")] = "127.0.0.1",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Nothing can be started or stopped there.")] = False,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, and open nothing.")] = False,
-    new_token: Annotated[bool, typer.Option("--new-token", help="Addresses given before are of no use then.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Show everything below this folder.", metavar="FOLDER")] = Path(),
+    port: Annotated[int | None, typer.Option(help="Default: the port of last time, or a free one.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 127.0.0.1 is this machine only.")] = "127.0.0.1",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Disable starting and stopping anything in the browser.")
+    ] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address without opening it.")] = False,
+    new_token: Annotated[bool, typer.Option("--new-token", help="Make earlier addresses invalid.")] = False,
 ) -> None:
-    """Show the runs and studies below a folder in a browser, live; look inside, change one thing, run it."""
+    """Show the runs and studies below a folder in a browser, live: look inside, change something, train it."""
     from headway.core.errors import UserError
 
     try:

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how all of them print JSON."""
+"""Options shared by several commands, and how every command prints JSON."""
 
 import gc
 import json
@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.", metavar="DIR")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that contains the runs.", metavar="DIR")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Around the imports of a verb that trains. Nothing of what they make is garbage, and Python would look for some in
-    all of it, again and again, then and later: a twelfth of the time that they take."""
-    if "torch" in sys.modules:  # the second verb of a process, which has garbage by now, and little left to import
+    """Switch the garbage collector off during the imports of a command that trains. Imports create no garbage, and
+    collecting during them takes a twelfth of their time. Afterwards their objects are excluded from collection."""
+    if "torch" in sys.modules:  # a later command in the same process: there may be garbage, and little left to import
         yield
         return
     gc.disable()
@@ -30,7 +30,7 @@ def importing() -> Iterator[None]:
 
 
 def recipes_like(incomplete: str) -> list[str]:
-    """For the shell: packaged recipes, and files that end as recipes do."""
+    """Complete a recipe's name in the shell: packaged recipes and YAML files."""
     from headway.recipe.library import packaged
 
     files = [str(file) for file in Path().glob(f"{incomplete}*.y*ml")] if "*" not in incomplete else []
@@ -44,7 +44,7 @@ def runs_like(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def run_argument(help: str, metavar: str = "RUN") -> Any:
-    """What names a run, or several; the shell knows which there are."""
+    """An argument that names one or more runs, with shell completion."""
     return typer.Argument(help=help, metavar=metavar, autocompletion=runs_like)
 
 
@@ -59,27 +59,27 @@ Changes = Annotated[
 ]
 With = Annotated[
     list[str] | None,
-    typer.Option("--with", help="A Python file of your own: variants, audits … May be repeated.", metavar="FILE"),
+    typer.Option("--with", help="A Python file with your own variants, audits … May be repeated.", metavar="FILE"),
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Run the code that lies in the run or study folder.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Allow the code stored in the run or study folder to run.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if an audit fails.")]
-Which = Annotated[str, typer.Option("--checkpoint", help="auto, best, last, or a step.", metavar="WHICH")]
+Which = Annotated[str, typer.Option("--checkpoint", help="auto, best, last, or a step number.", metavar="WHICH")]
 
 
 def use_plugins(files: Sequence[str] | None, trust: bool = False) -> None:
-    """What `--with` and `--trust` ask for, before anything is read."""
+    """Load the plugins given by `--with`, and those that `--trust` allows, before anything is read."""
     from headway.core.plugins import use
 
     use(files or [], trust)
 
 
 def print_json(verb: str, answer: Mapping[str, Any]) -> None:
-    """Nothing that the verb's schema does not have. JSON has neither NaN nor infinity: null stands for them, and that
-    is said."""
+    """Print an answer after checking it against the command's schema. JSON has neither NaN nor infinity: they become
+    null, with a note on stderr."""
     from headway.answers.verbs import checked, without_nan
 
     told, lost = without_nan(checked(verb, answer))
     if lost:
         more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
-        print(f"not finite, and null in the JSON: {lost[0]}{more}", file=sys.stderr)
+        print(f"not finite, written as null in the JSON: {lost[0]}{more}", file=sys.stderr)
     print(json.dumps(told, ensure_ascii=False, allow_nan=False))

@@ -1,4 +1,4 @@
-"""Tables and coloured text for the terminal."""
+"""Prints tables and coloured text on the terminal."""
 
 import math
 import os
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from headway.experiment.self_test import Tested
     from headway.scoring.sentence import ScoredText
 
-MANY = 200
-"""Rows, from which on a table is printed as it comes."""
+MAX_WRAPPED_ROWS = 200
+"""Tables with more rows than this are printed without wrapping."""
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """As wide as the terminal; where there is none, as wide as it is, a line for each row."""
+    """Print a table as wide as the terminal. Without a terminal, each row is one line as long as needed."""
     console = Console(highlight=False)
     numeric = [bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k]) for k in range(len(columns))]
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
-    if len(rows) > MANY or not (console.is_terminal or "COLUMNS" in os.environ):
+    if len(rows) > MAX_WRAPPED_ROWS or not (console.is_terminal or "COLUMNS" in os.environ):
         _show_unwrapped([columns, *rows], widths, numeric)
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     tight = sum(widths) + 2 * len(widths) > console.width
     for k, column in enumerate(columns):
-        # Where it is tight: valid.perplexity in two lines, not valid.perplexit y; and names whole, if they can be.
+        # In a narrow terminal, break valid.perplexity at the dot, and names not at all if possible.
         header = column.replace(".", ".\n", 1) if tight else column
         whole = k == 0 and 2 * widths[0] <= console.width
         table.add_column(header, justify="right" if numeric[k] else "left", overflow="fold", no_wrap=whole)
     for row in rows:
-        table.add_row(*map(Text, row))  # as text, because in a string [brackets] would be markup
+        table.add_row(*map(Text, row))  # as Text: in a string, [brackets] would be markup
     console.print(table)
 
 
 def _show_unwrapped(lines: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> None:
-    """For files and pipes; and for thousands of rows, for whose wrapping one would wait."""
+    """Print one line per row, for files, pipes and thousands of rows, which are slow to wrap."""
     for line in lines:
         padded = [
             " " * (wide - cell_len(cell)) + cell if right else cell + " " * (wide - cell_len(cell))
@@ -58,26 +58,26 @@ def _show_unwrapped(lines: Sequence[Sequence[str]], widths: Sequence[int], numer
 
 
 def show_labelled(scores: Sequence[Score], report: Report, weights: dict[str, Any] | None = None) -> None:
-    """One line per score: the number first, then everything that it is; below it, what cheap methods get; at the end,
-    what stands against believing it. What is of a part, such as one class, goes into tables."""
+    """Print one line per score: the value, then its full label, then baselines below it. Scores of parts of a split,
+    such as one class, follow as tables, and audits that warn or fail come last."""
     console = Console(highlight=False, soft_wrap=True)
     for score in scores:
         if not parsed(score.name).part:
             console.print(Text.assemble((f"{number(score.value):>10}", "bold"), "  ", score.label))
             beside = [f"{b.method} {number(b.score.value)}" for b in report.baselines if b.score.name == score.name]
             if beside:
-                console.print(Text(f"{'':12}cheap methods get: {' · '.join(beside)}", style="dim"))
+                console.print(Text(f"{'':12}baselines: {' · '.join(beside)}", style="dim"))
     if weights and weights.get("step") is not None:
         of = f" of {weights['of']:,}" if weights.get("of") else ""
-        console.print(Text(f"scored are the weights of step {weights['step']:,}{of}: {weights['chosen']}", style="dim"))
+        console.print(Text(f"weights of step {weights['step']:,}{of}: {weights['chosen']}", style="dim"))
     for split in dict.fromkeys(parsed(score.name).split for score in scores):
         show_parts(split, [score for score in scores if parsed(score.name).split == split])
-    show_doubts([report])
+    show_warnings_and_failures([report])
 
 
 def show_parts(split: str, scores: Sequence[Score]) -> None:
-    """A row per part of a split (a class): how well it is told; and where that was counted, how many of its texts are
-    taken for which, by number."""
+    """Print one row per part of a split (a class) with its scores and, if there is a confusion matrix, the number of
+    texts and how many of them were assigned to each class."""
     counted = next((score.confusion for score in scores if score.confusion is not None), None)
     few = counted is not None and len(counted.classes) <= 12
     counts = dict(zip(counted.classes, counted.totals[0], strict=True)) if counted else {}
@@ -100,30 +100,30 @@ def show_parts(split: str, scores: Sequence[Score]) -> None:
     show_table([split, *(["texts"] if counts else []), *metrics, *taken_for], rows)
 
 
-def show_chances(chances: dict[str, float]) -> None:
+def show_probabilities(chances: dict[str, float]) -> None:
     show_table(["class", "probability", ""], [[n, f"{p:.4f}", "█" * round(30 * p)] for n, p in chances.items()])
 
 
 def show_scores(runs: Sequence[RunRecord]) -> None:
-    """After training: the labelled scores of one run, or a table of many."""
+    """After training: print the labelled scores of one run, or a table of several runs."""
     console = Console(highlight=False)
     if len(runs) == 1:
         show_labelled(runs[0].scores(), kept(runs[0]), runs[0].facts.get("weights"))
-        found = kept(runs[0]).finding("diverged")  # which says the same
+        found = kept(runs[0]).finding("diverged")  # would say the same
         if (status := runs[0].status).state is not State.FINISHED and (found is None or found.verdict != "fail"):
             console.print(str(status), style="yellow", markup=False)
     else:
         show_runs([listed(run.folder) for run in runs])
         for score in runs[0].scores()[:2]:
             console.print(f"{score.name}: {score.label}", style="dim", markup=False)
-        show_doubts([kept(run) for run in runs])
+        show_warnings_and_failures([kept(run) for run in runs])
         alike = os.path.commonprefix([str(run.folder) for run in runs])  # noqa: RUF071 (of letters: runs/demo-seed-)
-        console.print(f"how they learnt: headway compare {alike}* -o curves.html", style="dim", markup=False)
-    console.print(f"kept in {runs[0].folder.parent}/", style="dim", markup=False)
+        console.print(f"learning curves: headway compare {alike}* -o curves.html", style="dim", markup=False)
+    console.print(f"saved in {runs[0].folder.parent}/", style="dim", markup=False)
 
 
-def show_doubts(reports: Sequence[Report]) -> None:
-    """What audits of these runs warn of, and then what failed: a line per audit, however many runs it is about."""
+def show_warnings_and_failures(reports: Sequence[Report]) -> None:
+    """Print the audits that warn about these runs, then those that fail: one line per audit, for all its runs."""
     console = Console(highlight=False, soft_wrap=True)
     if any(report.warnings or report.failures for report in reports):
         print()
@@ -139,7 +139,7 @@ def show_doubts(reports: Sequence[Report]) -> None:
 
 
 def show_report(report: Report) -> None:
-    """A line per finding, the failures last, where they are seen; then what was not looked at, and why."""
+    """Print one line per finding, failures last, where they are seen; then audits that were not run, and why."""
     console = Console(highlight=False, soft_wrap=True)
     for finding in sorted(report.findings, key=lambda f: list(_COLOURS).index(f.verdict)):
         console.print(_line(finding))
@@ -151,7 +151,7 @@ def show_report(report: Report) -> None:
 
 
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
-_NAMES = 22  # the width of the longest name of an audit
+_NAMES = 22  # the length of the longest audit name
 
 
 def _line(finding: Finding, of: str = "") -> Text:
@@ -172,7 +172,7 @@ def show_runs(runs: Sequence[ListedRun]) -> None:
         headlines[METRICS[headline].heading if headline in METRICS else headline] = True
         named = {parsed(name): value for name, value in (run.scores or {}).items()}
         shown = [f"{n.split} {number(v)}" for n, v in named.items() if n.metric == headline and v is not None]
-        assert run.state is not None  # those that are damaged are said elsewhere
+        assert run.state is not None  # damaged runs are listed elsewhere
         rows.append([run.name, str(run.state), f"{run.state.step:,}", ", ".join(shown)])
     show_table(["run", "status", "steps", " or ".join(headlines)], rows)
 
@@ -180,7 +180,7 @@ def show_runs(runs: Sequence[ListedRun]) -> None:
 def show_sentence(
     scored: "ScoredText", scores: Sequence[Score], report: Report, weights: dict[str, Any] | None = None
 ) -> None:
-    """The text with every token coloured by its loss, then the scores."""
+    """Print the text with every token coloured by its loss, then the scores."""
     console = Console(highlight=False)
     line = Text()
     for piece, nats in zip(scored.pieces, scored.nats, strict=True):
@@ -193,14 +193,14 @@ def show_sentence(
     if len(table_rows) <= 80:
         show_table(["token", "nats"], table_rows)
     if not scored.begins_a_line:
-        console.print("the first token is not scored: nothing stands before it", style="dim")
+        console.print("the first token is not scored: it has no context", style="dim")
     if scored.unknown:
-        console.print(f"{scored.unknown} of {len(scored.pieces)} words are unknown and scored as <unk>", style="yellow")
+        console.print(f"{scored.unknown} of {len(scored.pieces)} words are unknown, scored as <unk>", style="yellow")
     show_labelled(scores, report, weights)
 
 
 def _colour(nats: float | None) -> str:
-    """From green (expected) to red (a surprise), readable on dark and light terminals."""
+    """A colour from green (expected) to red (surprising), readable on dark and light terminals."""
     if nats is None:
         return "dim"
     share = min(1.0, nats / 10)
@@ -208,27 +208,27 @@ def _colour(nats: float | None) -> str:
     return f"black on rgb({red},{green},70)"
 
 
-_TRIED = {"cannot show": ("cannot show", "dim"), "seen": ("seen", "green"), "not seen": ("NOT SEEN", "bold red")}
+_OUTCOMES = {"cannot show": ("cannot show", "dim"), "seen": ("seen", "green"), "not seen": ("NOT SEEN", "bold red")}
 
 
 def show_self_test(tested: "Tested") -> None:
-    """A line per fault, those that were not seen last, where they are seen; and what it all comes to."""
+    """Print one line per fault, undetected ones last, where they are seen; then a summary."""
     console = Console(highlight=False, soft_wrap=True)
     widest = max((len(trial.fault.words) for trial in tested.trials), default=0)
-    order = list(_TRIED)
+    order = list(_OUTCOMES)
     for trial in sorted(tested.trials, key=lambda trial: order.index(trial.outcome)):
-        said, colour = _TRIED[trial.outcome]
+        said, colour = _OUTCOMES[trial.outcome]
         line = f"{trial.fault.words:<{widest}}  {trial.fault.caught_by:<{_NAMES}} {trial.sentence}"
         console.print(Text.assemble((f"{said:<12}", colour), (line, "dim" if colour == "dim" else "")))
     if doubts := [*tested.clean.failures, *tested.clean.warnings]:
-        console.print("\nwithout any fault:", style="dim")
+        console.print("\nwithout any planted fault:", style="dim")
         for finding in doubts:
             console.print(_line(finding))
     seen, unseen = tested.by("seen"), tested.by("not seen")
-    text = f"{len(seen)} of {len(seen) + len(unseen)} faults are seen by the audit meant for them"
+    text = f"{len(seen)} of {len(seen) + len(unseen)} faults are detected by the audit meant for them"
     others = sum(bool(trial.instead) for trial in unseen)
-    text += f"; of the others, {others} by another audit" if unseen else ""
+    text += f"; another {others} only by a different audit" if unseen else ""
     seconds = sum(trial.seconds for trial in tested.trials)
     console.print(
-        f"{text}; {len(tested.by('cannot show'))} cannot show in this recipe ({duration(seconds)})", style="dim"
+        f"{text}; {len(tested.by('cannot show'))} faults do not apply to this recipe ({duration(seconds)})", style="dim"
     )

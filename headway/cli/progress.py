@@ -1,4 +1,4 @@
-"""What a person sees while training runs: a bar on a terminal, plain lines elsewhere. All of it on stderr."""
+"""What users see while training runs: a progress bar on a terminal, plain lines elsewhere. All of it on stderr."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from headway.core.format import clock
 
 
 class Lines:
-    """For logs: a line every few seconds."""
+    """Progress for logs: one line every few seconds."""
 
     def __init__(self, every_seconds: float = 5.0):
         self.every_seconds, self.began, self.first_step, self.last_line = every_seconds, 0.0, 0, 0.0
@@ -32,7 +32,7 @@ class Lines:
                 self.say(f"step {event.step:,}  {event.of[0]}  {told}")
             case Halted():
                 best = "" if event.best_loss is None else f" (best {event.best_loss:.4f})"
-                self.say(f"{event.of[0]} {event.status}{best}{'; the others go on' * event.others_go_on}")
+                self.say(f"{event.of[0]} {event.status}{best}{'; the other runs continue' * event.others_go_on}")
             case Trained() | Ended():
                 self.end()
             case _:
@@ -60,7 +60,7 @@ class Lines:
 
 
 class Bar(Lines):
-    """For people: one bar that moves, and the scores above it."""
+    """Progress for terminals: one progress bar, with the scores above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -108,7 +108,7 @@ def _spread(losses: Sequence[float]) -> str:
 
 
 class Counting:
-    """Of so many things, one after the other: a bar on a terminal, elsewhere a line every few seconds."""
+    """Progress through a known number of items: a bar on a terminal, elsewhere a line every few seconds."""
 
     def __init__(self, every_seconds: float = 5.0):
         self.every_seconds, self.done, self.began, self.last_line = every_seconds, 0, time.monotonic(), time.monotonic()
@@ -126,7 +126,7 @@ class Counting:
         self.began = time.monotonic()
 
     def step(self, what: str, of: int) -> None:
-        """One more is done."""
+        """Count one more item as done."""
         self.done += 1
         if sys.stderr.isatty():
             self._move(what, of)
@@ -150,7 +150,7 @@ class Counting:
 
 
 class Waiting:
-    """How far something long is, from its first second on: a bar on a terminal, elsewhere a line every few seconds."""
+    """Progress of one long task, shown after its first second: a bar on a terminal, elsewhere occasional lines."""
 
     def __init__(self, patience: float = 1.0, every_seconds: float = 10.0):
         self.patience, self.every_seconds = patience, every_seconds

@@ -1,4 +1,4 @@
-"""`headway recipe NAME` and `headway recipes`."""
+"""`headway recipe NAME` and `headway recipes`: print a recipe, and list the packaged ones."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ def recipe(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a whole recipe, annotated key by key. The output is itself a recipe."""
+    """Print a complete recipe with a comment for every key. The output is itself a recipe."""
     from headway.recipe.library import head_comment, read_text
     from headway.recipe.recipe import load
     from headway.recipe.text import annotated
@@ -26,7 +26,7 @@ def recipe(
 
 
 def recipes(as_json: AsJson = False) -> None:
-    """List the recipes that come with Headway."""
+    """List the packaged recipes."""
     from headway.cli import printing
     from headway.recipe.library import first_sentence, packaged
 
@@ -34,4 +34,4 @@ def recipes(as_json: AsJson = False) -> None:
     if as_json:
         print_json("recipes", {"recipes": lines})
     else:
-        printing.show_table(["recipe", "what it is"], [[name, line] for name, line in lines.items()])
+        printing.show_table(["recipe", "description"], [[name, line] for name, line in lines.items()])

@@ -1,4 +1,4 @@
-"""`headway runs`: what there is, and how it ended."""
+"""`headway runs`: list runs, and how they ended."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ def runs(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs in a folder, with how they ended and what they scored."""
+    """List the runs in a folder, with their status and scores."""
     from headway.answers.run_summaries import listed_as_json
     from headway.cli import printing
     from headway.core.errors import UserError
@@ -27,16 +27,16 @@ def runs(
         for row in whole:
             try:
                 told.append(listed_as_json(RunRecord(row.folder)))
-            except (UserError, OSError) as error:  # somebody has removed or damaged it since
+            except (UserError, OSError) as error:  # removed or damaged since it was listed
                 damaged[row.name] = str(error)
         print_json("runs", {"runs": told, "damaged": damaged})
     elif whole:
         printing.show_runs(whole)
     elif not damaged:
-        print(f"there are no runs in {runs} yet; headway train RECIPE makes one", file=sys.stderr)
+        print(f"there are no runs in {runs} yet; train one with headway train RECIPE", file=sys.stderr)
     for name, why in damaged.items():
-        print(f"passing over {name}: {why}", file=sys.stderr)
+        print(f"skipping {name}: {why}", file=sys.stderr)
     if unsealed := [row.name for row in whole if not row.sealed]:
         some = ", ".join(unsealed[:3]) + (" …" if len(unsealed) > 3 else "")
         of = f"{len(unsealed)} of {len(whole)} runs are" if len(whole) > 1 else "this run is"
-        print(f"{of} not sealed, and a change to their files would not be noticed: {some}", file=sys.stderr)
+        print(f"{of} not sealed; changes to their files would go unnoticed: {some}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`headway sample`: let a model write."""
+"""`headway sample`: generate text."""
 
 import sys
 from collections.abc import Callable
@@ -12,20 +12,22 @@ from headway.cli.options import A_RUN, AsJson, RunsFolder, Trust, Which, With, p
 
 def sample(
     run: Annotated[str, A_RUN],
-    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
-    tokens: Annotated[int, typer.Option(help="How many tokens to draw.", min=1)] = 200,
-    temperature: Annotated[float, typer.Option(help="0 = always the likeliest, 1 = as learnt.", min=0)] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Only among the k likeliest.", min=1)] = None,
-    top_p: Annotated[float | None, typer.Option(help="Only the likeliest that reach this sum.", min=0, max=1)] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw.", min=0)] = 0,
-    count: Annotated[int, typer.Option(help="How many texts, drawn side by side.", min=1)] = 1,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "\n",
+    tokens: Annotated[int, typer.Option(help="How many tokens to generate.", min=1)] = 200,
+    temperature: Annotated[float, typer.Option(help="0 = greedy, 1 = the model's probabilities.", min=0)] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens only.", min=1)] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Nucleus sampling: this share of probability.", min=0, max=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the sampling.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="How many texts to generate, as one batch.", min=1)] = 1,
     checkpoint: Which = "auto",
     runs: RunsFolder = Path("runs"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a model write."""
+    """Generate text with a language model."""
     from headway.experiment.evaluate import sample_text, sample_texts
     from headway.run.folder import open_run
     from headway.tasks.abilities import Draw

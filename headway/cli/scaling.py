@@ -1,4 +1,4 @@
-"""The verbs of `headway scaling`."""
+"""The commands of `headway scaling`."""
 
 import math
 from collections.abc import Callable
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Scaling laws: plan a ladder of sizes and budgets, train it, fit a law to it, and say how sure it is.",
+    help="Scaling laws: plan a ladder of sizes and budgets, train it, and fit a law with confidence intervals.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Source = Annotated[
     str,
     typer.Argument(
-        help="A .csv file with a row per trained model; or a study that climbs a ladder, by name.", metavar="FILE|STUDY"
+        help="A .csv file with one row per trained model, or the name of a study with a ladder.", metavar="FILE|STUDY"
     ),
 ]
-Parameters = Annotated[str | None, typer.Option(help="The column with the parameters.", metavar="COLUMN")]
-Tokens = Annotated[str | None, typer.Option(help="The column with the tokens of training.", metavar="COLUMN")]
-Flops = Annotated[str | None, typer.Option("--flops-column", help="The column with the FLOPs.", metavar="COLUMN")]
-Loss = Annotated[str | None, typer.Option("--loss", help="The column with the loss, in nats.", metavar="COLUMN")]
+Parameters = Annotated[str | None, typer.Option(help="The column of the parameter count.", metavar="COLUMN")]
+Tokens = Annotated[str | None, typer.Option(help="The column of the training tokens.", metavar="COLUMN")]
+Flops = Annotated[str | None, typer.Option("--flops-column", help="The column of the FLOPs.", metavar="COLUMN")]
+Loss = Annotated[str | None, typer.Option("--loss", help="The column of the loss, in nats.", metavar="COLUMN")]
 Unit = Annotated[
     list[str] | None,
-    typer.Option("--unit", help="What a column is in: tokens=1e6 for millions. May be repeated.", metavar="NAME=UNIT"),
+    typer.Option("--unit", help="A column's unit: tokens=1e6 for millions. May be repeated.", metavar="NAME=UNIT"),
 ]
-Resamples = Annotated[int, typer.Option(help="How many resamples the intervals rest on.", min=100)]
-Family = Annotated[str | None, typer.Option(help="Of a ladder with several kinds of models, which.")]
+Resamples = Annotated[int, typer.Option(help="Bootstrap resamples for the intervals.", min=100)]
+Family = Annotated[str | None, typer.Option(help="Which family, if the ladder has several kinds of models.")]
 Ratio = Annotated[
     float | None,
-    typer.Option(help="Tokens per parameter that are thought best, to place the sizes; default: 20.", min=0.01),
+    typer.Option(help="Tokens per parameter assumed optimal when placing the sizes; default: 20.", min=0.01),
 ]
 KnownFrom = Annotated[
     str | None,
-    typer.Option("--from", help="A smaller ladder, or its .csv, whose law says what is best.", metavar="FILE|STUDY"),
+    typer.Option("--from", help="A smaller ladder, or its .csv: its law predicts the optimum.", metavar="FILE|STUDY"),
 ]
 
 
@@ -59,12 +59,12 @@ def fit(
     resamples: Resamples = 1000,
     family: Family = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Draw it all: a page, .html.", metavar="FILE.html")
+        Path | None, typer.Option("-o", "--output", help="Draw everything to a .html page.", metavar="FILE.html")
     ] = None,
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """Fit parabolas and a law to trained models: exponents with intervals, the error of budgets left out, outliers."""
+    """Fit parabolas and a law to trained models: exponents with intervals, held-out errors per budget, outliers."""
     _check_page(output)
     found = _analysed(source, _choice(parameters, tokens, flops, loss, unit), resamples, family, studies)
     if output is not None:
@@ -83,7 +83,7 @@ def fit(
 @app.command(epilog="Example: headway scaling advise points.csv --flops 1e18")
 def advise(
     source: Source,
-    budget: Annotated[list[float], typer.Option("--flops", help="FLOPs to be spent. May be repeated.", metavar="C")],
+    budget: Annotated[list[float], typer.Option("--flops", help="FLOPs to spend. May be repeated.", metavar="C")],
     parameters: Parameters = None,
     tokens: Tokens = None,
     flops: Flops = None,
@@ -94,7 +94,7 @@ def advise(
     studies: StudiesFolder = Path("studies"),
     as_json: AsJson = False,
 ) -> None:
-    """Say which size to train on how many tokens for so many FLOPs, how sure that is, and how far extrapolated."""
+    """Recommend the model size and number of tokens for given FLOPs, with intervals and the extrapolation factor."""
     for one in budget:
         if not 0 < one < float("inf"):
             raise UserError(f"--flops {one:g}: expected a number above 0, such as 1e18")
@@ -111,37 +111,37 @@ def advise(
 @app.command(epilog="Example: headway scaling plan demo --flops 1e10..1e12:5 -o ladder.yaml")
 def plan(
     recipe: Annotated[
-        str, typer.Argument(help="What is scaled: a recipe; or a study with a ladder.", metavar="RECIPE|FILE")
+        str, typer.Argument(help="The recipe to scale, or a study with a ladder.", metavar="RECIPE|FILE")
     ],
     changes: Annotated[list[str] | None, typer.Argument(help="Changes to the recipe.", metavar="KEY=VALUE")] = None,
     budgets: Annotated[
         str | None,
-        typer.Option("--flops", help="Budgets of a training: LOW..HIGH:COUNT, or A,B,C.", metavar="BUDGETS"),
+        typer.Option("--flops", help="Training budgets: LOW..HIGH:COUNT, or A,B,C.", metavar="BUDGETS"),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Instead: what the whole ladder may take on this device.", min=0.1)
+        float | None, typer.Option(help="Instead: minutes that the whole ladder may take on this device.", min=0.1)
     ] = None,
-    rungs: Annotated[int, typer.Option(help="With --minutes: how many budgets.", min=2)] = 5,
-    sizes: Annotated[int, typer.Option(help="Sizes for each budget.", min=4)] = 6,
-    widths: Annotated[str | None, typer.Option(help="The widths of every budget: 32,48,64,96.")] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of each.", min=1)] = 2,
-    width_per_layer: Annotated[float, typer.Option(help="Layers are so many times fewer than the width.", min=1)] = 32,
-    head_width: Annotated[int, typer.Option(help="Of an attention head; 0 = the recipe says.", min=0)] = 16,
+    rungs: Annotated[int, typer.Option(help="With --minutes: number of budgets.", min=2)] = 5,
+    sizes: Annotated[int, typer.Option(help="Model sizes per budget.", min=4)] = 6,
+    widths: Annotated[str | None, typer.Option(help="The widths to use at every budget: 32,48,64,96.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per model.", min=1)] = 2,
+    width_per_layer: Annotated[float, typer.Option(help="Layers = width / this number.", min=1)] = 32,
+    head_width: Annotated[int, typer.Option(help="Width of an attention head; 0 = as in the recipe.", min=0)] = 16,
     rate_power: Annotated[
         float, typer.Option(help="Learning rate = the recipe's · (width / narrowest)^POWER.", metavar="POWER")
     ] = -0.5,
     tokens_per_parameter: Ratio = None,
     known_from: KnownFrom = None,
-    tune: Annotated[bool, typer.Option("--tune", help="Find the rate of the narrowest by training it.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Tune the learning rate of the narrowest model first.")] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the study there.", metavar="FILE.yaml")
+        Path | None, typer.Option("-o", "--output", help="Write the study to this file.", metavar="FILE.yaml")
     ] = None,
     studies: StudiesFolder = Path("studies"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Lay out a ladder for given budgets: sizes, tokens, rates, times. Nothing is trained, but with --tune."""
+    """Plan a ladder for given budgets: sizes, tokens, learning rates, times. Trains nothing, except with --tune."""
     from headway.cli.scaling_printing import climb_as_json, show_climb
     from headway.core.files import write_whole
     from headway.study.execution.execute import suited
@@ -153,7 +153,7 @@ def plan(
     expected = _expected(tokens_per_parameter, known_from, studies)
     if recipe.endswith((".yaml", ".yml")) and _has_ladder(Path(recipe)):
         if changes or budgets or minutes:
-            raise UserError(f"{recipe} has its ladder; changes and budgets are for recipes")
+            raise UserError(f"{recipe} already has a ladder: leave out changes and budgets, which are for recipes")
         from headway.study.design.study import load_study
 
         study = load_study(recipe, studies)
@@ -184,10 +184,10 @@ def run(
     file: Annotated[str, typer.Argument(help="A study with a ladder: its YAML file or its name.", metavar="FILE")],
     name: Name = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after so long; the same command goes on.", min=0.01)
+        float | None, typer.Option(help="Stop after this time; the same command resumes.", min=0.01)
     ] = None,
     on: Annotated[
-        str | None, typer.Option(help="here, pool, ray …, as headway study run has it.", metavar="EXECUTOR")
+        str | None, typer.Option(help="Where to train, as for `headway study run`.", metavar="EXECUTOR")
     ] = None,
     workers: Workers = None,
     studies: StudiesFolder = Path("studies"),
@@ -195,14 +195,14 @@ def run(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train the ladder, seeds as populations; write points.csv and the report. The same command goes on."""
+    """Train the ladder, its seeds as populations; write points.csv and the report. The same command resumes."""
     from headway.cli.study import carry_out, folder_of
     from headway.study.design.study import load_study
 
     use_plugins(with_, trust)
     study = load_study(file, studies)
     if study.ladder is None:
-        raise UserError(f"{file} has no ladder: headway study run trains its arms")
+        raise UserError(f"{file} has no ladder: train it with headway study run")
     carry_out(study, folder_of(file, name, studies), on, workers, [], as_json, minutes)
 
 
@@ -224,7 +224,7 @@ def _laid_out(
 
     base = load(recipe, changes)
     if (budgets is None) == (minutes is None):
-        raise UserError("give --flops 1e12..1e14:5, or --minutes for what the whole ladder may take")
+        raise UserError("give either --flops 1e12..1e14:5, or --minutes with the time for the whole ladder")
     if minutes is not None:
         if not math.isfinite(minutes):
             raise UserError(f"--minutes {minutes:g}: expected a finite number")
@@ -237,7 +237,7 @@ def _laid_out(
 
 
 def _budgets(text: str) -> list[float]:
-    """1e12..1e14:5, evenly spaced in logarithms; or 1e12,3e12,1e13."""
+    """Parse budgets: 1e12..1e14:5, evenly spaced in logarithms, or 1e12,3e12,1e13."""
     ends, _, count = text.partition(":")
     try:
         if ".." not in ends:
@@ -259,11 +259,11 @@ def _whole(text: str, option: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise UserError(f"{option}: '{text}' is no whole number") from None
+        raise UserError(f"{option}: '{text}' is not a whole number") from None
 
 
 def _has_ladder(path: Path) -> bool:
-    """Whether a file is a study, and not a recipe."""
+    """Whether a file is a study with a ladder rather than a recipe."""
     from headway.core.yaml import read_tree
 
     try:
@@ -273,11 +273,11 @@ def _has_ladder(path: Path) -> bool:
 
 
 def _expected(ratio: float | None, known_from: str | None, studies: Path) -> Callable[[Any], Any]:
-    """Which size is thought best for a budget."""
+    """A function that gives the size assumed optimal for a budget."""
     from headway.study.execution.ladder_plan import TOKENS_PER_PARAMETER
 
     if ratio is not None and known_from is not None:
-        raise UserError("--tokens-per-parameter and --from both say what is best; give one")
+        raise UserError("--tokens-per-parameter and --from both define the optimum: give only one")
     if known_from is None:
         return lambda climb: climb.by_ratio(ratio or TOKENS_PER_PARAMETER)
     analysis = _analysed(known_from, _choice(None, None, None, None, None), 100, None, studies)
@@ -297,7 +297,7 @@ def _analysed(source: str, choice: "Choice", resamples: int, family: str | None,
 
     tables = tables_of(read_results(find_study(source, studies)), choice)
     if family is None and len(tables) > 1:
-        raise UserError(f"{source} has several kinds of models; say which with --family: {', '.join(tables)}")
+        raise UserError(f"{source} has several kinds of models; choose one with --family: {', '.join(tables)}")
     chosen = family if family is not None else next(iter(tables))
     if chosen not in tables:
         raise UserError(f"{source} has no family '{chosen}'{did_you_mean(chosen, tables)}")
@@ -314,14 +314,14 @@ def _choice(
 
 
 def _check_page(path: Path | None) -> None:
-    """Before anything is fitted."""
+    """Check the output's place and name before anything is fitted."""
     if path is None:
         return
     from headway.draw.save import check_place
 
     check_place(path)
     if path.suffix.lower() != ".html":
-        raise UserError(f"{path}: the pictures of a law are a page; expected a name that ends in .html")
+        raise UserError(f"{path}: the output is a page, so its name must end in .html")
 
 
 def _units(given: list[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What `headway scaling` says on a terminal."""
+"""Prints the results of `headway scaling` on the terminal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def show_analysis(found: ScalingAnalysis) -> None:
     fit = found.fit
     console.print(
         f"Huber loss on log L (δ = {CORNER:g}, summed) {fit.objective:.6g}; {fit.reached:,} of {fit.starts:,} starts "
-        f"end there; the spread of a point is {100 * fit.spread:.2g} %",
+        f"reach it; residual spread per point {100 * fit.spread:.2g} %",
         style="dim",
     )
     _show_curves(found)
@@ -37,17 +37,17 @@ def show_analysis(found: ScalingAnalysis) -> None:
         ["tokens D", *_pair(exponents, "tokens")],
         ["loss above E", *_pair(exponents, "loss")],
     ]
-    console.print("\nPowers of FLOPs, of the best model")
+    console.print("\nOptimal model as powers of FLOPs")
     show_table(["", "by the law", "", "by parabolas", ""], rows)
     if found.left_out:
-        console.print("\nEach budget, as the law of all others tells it")
+        console.print("\nLeave one budget out: each budget predicted from all others")
         errors = [
             [f"{o.flops:.3g}", f"{100 * o.error:.2f} %", f"{round(100 * o.bias, 2) + 0.0:+.2f} %"]
             for o in found.left_out
         ]
-        show_table(["FLOPs", "error of the loss", "on average"], errors)
+        show_table(["FLOPs", "error of the loss", "mean error"], errors)
     if len(found.conventions) > 1:
-        console.print("\nThe power of parameters, counted in other ways")
+        console.print("\nExponent of parameters, by how parameters are counted")
         counted = [
             [
                 c.name.removeprefix("parameters_").replace("_", " "),
@@ -94,7 +94,7 @@ def _pair(exponents: dict[str, WithInterval], name: str) -> list[str]:
 
 
 def _told(one: WithInterval | None, digits: int | None = None) -> list[str]:
-    """The number, and its interval."""
+    """The value and its interval."""
     if one is None:
         return ["–", ""]
     value, low, high = (f"{v:.{digits}g}" if digits else number(v) for v in one)
@@ -149,7 +149,7 @@ def _sizes(study: Study, rung: ClimbedRung, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _short(count: float) -> str:
-    """Three digits in five letters: 15.8k, 1.02M."""
+    """A count with three digits and a unit: 15.8k, 1.02M."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
             return f"{count / unit:.3g}{letter}" if count < 999.5 * unit else f"{count / unit:.0f}{letter}"
@@ -168,9 +168,9 @@ def show_climb(
             told = [f"{rung.flops:.3g}", *spent, f"{size['width']}", f"{size['layers']}", _short(size["parameters"])]
             data = [f"{_short(size['tokens'])}", f"{size['tokens_per_parameter']:.3g}", f"{size['passes']:.2g}"]
             rows.append([*told, *data, f"{size['steps']:,}", f"{size['rate']:.3g}", duration(size["seconds"])])
-    names = ["budget", "FLOPs", "6ND", "width", "layers", "N", "D", "D/N", "passes", "steps", "rate", "a run"]
+    names = ["budget", "FLOPs", "6ND", "width", "layers", "N", "D", "D/N", "passes", "steps", "rate", "time"]
     show_table(names, rows)
-    legend = "FLOPs: counted, by each module; N: parameters; D: tokens; passes: how often the text is read"
+    legend = "FLOPs: counted module by module; N: parameters; D: tokens; passes: epochs over the text"
     console.print(legend, style="dim")
     assert study.ladder is not None
     ladder = study.ladder
@@ -178,14 +178,14 @@ def show_climb(
     rule = f"rate = {study.base.with_changes(study.changes, '').training.optimizer.learning_rate:g}"
     console.print(
         f"layers = width / {ladder.width_per_layer:g}; {heads}; {rule} · (width / {ladder.narrowest})^"
-        f"{ladder.rate_power:g}; thought best: {', '.join(f'{rung.expected:.2g}' for rung in rungs)} parameters",
+        f"{ladder.rate_power:g}; expected optimum: {', '.join(f'{rung.expected:.2g}' for rung in rungs)} parameters",
         style="dim",
         markup=False,
     )
     if tuned is not None:
         tried = ", ".join(f"{rate:g}: {loss:.4f}" for rate, loss in sorted(tuned.losses.items()))
-        edge = "; the best lies at the edge: begin with another rate" if tuned.is_at_edge else ""
-        console.print(f"rates tried on width {ladder.narrowest}, loss of valid: {tried}{edge}", markup=False)
+        edge = "; the best is at the edge of the range: start from another rate" if tuned.is_at_edge else ""
+        console.print(f"rates tried at width {ladder.narrowest}, validation loss: {tried}{edge}", markup=False)
     console.print(f"{len(plan.runs)} runs, about {duration(plan.seconds)}")
     for note in [*notes, *plan.warnings]:
         console.print(f"note: {note}", style="yellow", markup=False)

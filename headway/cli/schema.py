@@ -1,4 +1,4 @@
-"""`headway schema`: what --json prints, as JSON Schema."""
+"""`headway schema`: the JSON Schema of what --json prints."""
 
 import json
 from typing import Annotated
@@ -8,10 +8,11 @@ import typer
 
 def schema(
     verb: Annotated[
-        list[str] | None, typer.Argument(help="A verb, such as `train` or `study plan`; default: all.", metavar="VERB")
+        list[str] | None,
+        typer.Argument(help="A command, such as `train` or `study plan`; default: all.", metavar="VERB"),
     ] = None,
 ) -> None:
-    """Print the JSON Schema of what a verb prints with --json; without a verb, of all of them, by verb."""
+    """Print the JSON Schema of a command's --json output; without an argument, those of all commands."""
     from headway.answers.verbs import SCHEMAS, json_schema
 
     found = json_schema(" ".join(verb)) if verb else {name: json_schema(name) for name in SCHEMAS}

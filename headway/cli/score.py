@@ -1,4 +1,4 @@
-"""`headway score`: perplexity or accuracy of splits, files and sentences; of several runs as one, or by length."""
+"""`headway score`: perplexity or accuracy of splits, files and texts; also for ensembles and by segment length."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 def score(
     run: Annotated[
         list[str],
-        run_argument("A run's name or folder; several as one."),
+        run_argument("A run's name or folder; several with --ensemble or --lengths."),
     ],
-    split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Which splits; default: as in the recipe.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Score a text file instead; by a classifier, a table with labels.")
+        Path | None, typer.Option(help="Score a text file instead; for a classifier, a table with labels.")
     ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="With --file, of a table: the column that is the text.")
-    ] = None,
-    label: Annotated[str | None, typer.Option(help="With --file, of a table: the column that is the class.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="With --file: cp1252, latin-1 …")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="With --file, for a table: the column of the text.")] = None,
+    label: Annotated[str | None, typer.Option(help="With --file, for a table: the column of the label.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="With --file: its encoding, such as cp1252 or latin-1.")] = None,
     text: Annotated[str | None, typer.Option(help="Score this text, token by token.")] = None,
-    segment: Annotated[int | None, typer.Option(help="Tokens seen at once.", min=1)] = None,
-    stride: Annotated[int | None, typer.Option(help="How far the window moves.", min=1)] = None,
+    segment: Annotated[int | None, typer.Option(help="Segment length: tokens read at once.", min=1)] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens by which the window moves.", min=1)] = None,
     state: Annotated[
         Literal["carried", "fresh"] | None,
-        typer.Option(help="carried: each segment goes on from the one before; fresh: from nothing."),
+        typer.Option(help="State between segments (recurrence, memory): carried over, or fresh in each."),
     ] = None,
-    ensemble: Annotated[bool, typer.Option("--ensemble", help="The runs as one: the mean of probabilities.")] = False,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Average the probabilities of the runs.")] = False,
     lengths: Annotated[
-        str | None, typer.Option(help="In segments of these lengths: apart, sliding, carried.", metavar="10,20,…")
+        str | None,
+        typer.Option(help="Score with segments of these lengths: apart, sliding, carried.", metavar="10,20,…"),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="With --lengths: how many tokens of the split; 20000, if not given.", min=2)
+        int | None, typer.Option(help="With --lengths: how many tokens of the split; default: 20000.", min=2)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="With --lengths: a .html, .svg or .png file.", metavar="FILE")
+        Path | None,
+        typer.Option("--out", "-o", help="With --lengths: draw a .html, .svg or .png file.", metavar="FILE"),
     ] = None,
     checkpoint: Which = "auto",
     strict: Strict = False,
@@ -55,48 +55,48 @@ def score(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Perplexity or accuracy of a split, perplexity of a file or a sentence, with what it was measured on."""
+    """Score a split, a file or a text, and say what the scores were measured on."""
     from headway.answers.run_summaries import run_as_json
     from headway.cli import printing
     from headway.experiment.ensemble import score_together
-    from headway.experiment.evaluate import audited, read_otherwise, score_file, score_sentence, score_splits_again
+    from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again, with_baselines_in
     from headway.run.folder import open_run
     from headway.tasks.abilities import ReadingWindow
 
     if sum(given is not None for given in (split, file, text)) > 1:
-        raise UserError("--split, --file and --text are three different things to score: give one of them")
+        raise UserError("give only one of --split, --file and --text")
     if file is None and (column or label or encoding):
-        raise UserError("--column, --label and --encoding say how a file is read: give them with --file")
+        raise UserError("--column, --label and --encoding describe a file: give them with --file")
     use_plugins(with_, trust)
     opened, window = [open_run(name, runs) for name in run], ReadingWindow(segment, stride, state)
     if lengths is None and out is not None:
-        raise UserError("--out draws what --lengths finds: give both")
+        raise UserError("--out draws the result of --lengths: give both")
     if lengths is None and tokens is not None:
-        raise UserError("--tokens says how much --lengths reads: give both; without, a split is scored whole")
+        raise UserError("--tokens limits what --lengths reads: give both; without --lengths, the whole split is scored")
     if lengths is not None:
         if ensemble or any(window) or file is not None or text is not None:
-            raise UserError("--lengths reads a split in its own ways: it goes with --split, --tokens and --out alone")
+            raise UserError("--lengths can only be combined with --split, --tokens and --out")
         reports = [audited(one) for one in opened]
         _show_lengths(_by_length(opened, lengths, split, tokens, checkpoint, out), out, as_json)
     elif ensemble:
         if file is not None or text is not None:
-            raise UserError("an ensemble is scored on splits of its data, not on a file or a text")
+            raise UserError("an ensemble can be scored on splits of its data, not on a file or a text")
         reports = [audited(one) for one in opened]
         found = score_together(opened, split, window, checkpoint)
-        reports[0] = read_otherwise(opened[0], reports[0], window, checkpoint)
+        reports[0] = with_baselines_in(opened[0], reports[0], window, checkpoint)
         _show_ensemble(found, reports, as_json)
     elif len(opened) > 1:
-        raise UserError(f"{len(opened)} runs: with --ensemble they are scored as one, with --lengths side by side")
+        raise UserError(f"{len(opened)} runs: add --ensemble to average them, or --lengths for a side-by-side table")
     else:
         (one,), shown = opened, None
-        report = audited(one)  # before anything is counted: between that and its being shown should be no time
+        report = audited(one)  # before scoring, so that the scores are shown as soon as they are known
         if text is not None:
             shown, scores = score_sentence(one, text, window, checkpoint)
         elif file is not None:
             scores = score_file(one, _given(file, column or [], label, encoding), window, checkpoint)
         else:
             scores = score_splits_again(one, split, window, checkpoint)
-            report = read_otherwise(one, report, window, checkpoint)
+            report = with_baselines_in(one, report, window, checkpoint)
         reports, weights = [report], one.weights(checkpoint)
         if as_json:
             typed = zip(shown.pieces, shown.nats, strict=True) if shown else ()
@@ -131,7 +131,7 @@ def _by_length(
     if out is not None:
         check_place(out)
     if len(splits or ()) > 1:
-        raise UserError("--lengths is of one split: give --split once")
+        raise UserError("--lengths reads one split: give --split once")
     try:
         asked = [int(length) for length in lengths.split(",")]
     except ValueError:
@@ -147,9 +147,9 @@ def _show_lengths(page: "LengthPage", out: Path | None, as_json: bool) -> None:
     if as_json:
         print_json("score", {**page.as_json(), "file": None if out is None else str(out)})
         return
-    print(f"nats per token · the first {page.tokens:,} tokens of {page.split}, the same at every length")
+    print(f"nats per token · the first {page.tokens:,} tokens of {page.split}, the same for every length")
     columns, rows = page.table.columns, page.table.rows
-    if len(runs := {row[0] for row in rows}) == 1:  # its name once, in place of a column
+    if len(runs := {row[0] for row in rows}) == 1:  # print the only run's name once, instead of a column
         print(*runs)
         columns, rows = columns[1:], [row[1:] for row in rows]
     printing.show_table(columns, rows)
@@ -169,8 +169,8 @@ def _show_ensemble(found: "Ensemble", reports: "Sequence[Report]", as_json: bool
         return
     printing.show_labelled(found.scores, Report(baselines=reports[0].baselines))
     print()
-    columns = ["", "each run", "mean run", "as one", "gains over the mean run"]
+    columns = ["", "each run", "mean of runs", "ensemble", "gain over the mean"]
     printing.show_table(columns, [gain.told for gain in found.gains])
     units = ", ".join(f"{gain.name}: {gain.unit}, {gain.pieces:,} pieces" for gain in found.gains)
-    print(f"95 % intervals over pieces of the split, for these runs ({units})")
-    printing.show_doubts(reports)
+    print(f"95 % intervals from resampling pieces of the split, for these runs ({units})")
+    printing.show_warnings_and_failures(reports)

@@ -1,8 +1,8 @@
-"""Texts from elsewhere made safe to print: control characters are shown, not sent to the terminal.
+"""Makes text safe to print: control characters are shown, not sent to the terminal.
 
-A label, a column's name, a run's name or a model's configuration may hold the bytes by which a terminal is told to wipe
-the screen, to change its title or to paste. Everything that is printed goes through here; of such orders, only those
-pass that Headway's own tables and bars are made with, and those only to a terminal.
+A label, a column name, a run's name or a model's configuration may contain escape sequences that clear the screen,
+change the window title or paste text. All output goes through here. Only the sequences that Headway's own tables and
+progress bars use are passed on, and only to a terminal.
 """
 
 import re
@@ -16,12 +16,12 @@ _COLOURS_AND_BARS = re.compile("(\x1b\\[[0-9;]*m|\x1b\\[[0-9]*[AKG]|\x1b\\[2K|\x
 
 
 def shown(text: str) -> str:
-    """With every order written out, in a way that is right inside JSON as well."""
+    """The text with every control character escaped, in a way that is valid inside JSON as well."""
     return _ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class ShownStream:
-    """A stream that people look at."""
+    """An output stream that escapes control characters."""
 
     def __init__(self, stream: IO[str]):
         self.stream = stream
@@ -30,7 +30,7 @@ class ShownStream:
         if not _ORDERS.search(text):
             self.stream.write(text)
         elif self.stream.isatty():
-            parts = _COLOURS_AND_BARS.split(text)  # every second one is such an order
+            parts = _COLOURS_AND_BARS.split(text)  # every second part is a permitted sequence
             self.stream.write("".join(part if k % 2 else shown(part) for k, part in enumerate(parts)))
         else:
             self.stream.write(shown(text))
@@ -46,7 +46,7 @@ class ShownStream:
 
 @contextmanager
 def nothing_sent() -> Iterator[None]:
-    """While a verb runs."""
+    """Replace stdout and stderr by escaping streams while a command runs."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (ShownStream(stream) for stream in before)  # pyright: ignore[reportAttributeAccessIssue]
     try:

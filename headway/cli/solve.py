@@ -1,4 +1,4 @@
-"""The verbs of `headway solve`: attention by construction."""
+"""The commands of `headway solve`: attention by construction."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Attention by construction: get the query, key or weights that do what you want, or the reason why none can.",
+    help="Construct attention: find the query, key or weights that do what you want, or a proof that there are none.",
 )
 
 
 class NumbersCommand(TyperCommand):
-    """A verb whose arguments may begin with a minus. What begins with two is an option still, and must be known."""
+    """A command whose arguments may begin with one minus. Words with two are options, and must be known."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
         for word in args:
             name = word.split("=")[0]
             if name.startswith("--") and name != "--" and name not in known:
-                raise UserError(f"there is no option {name}{did_you_mean(name, known)}")
+                raise UserError(f"unknown option {name}{did_you_mean(name, known)}")
         return super().parse_args(ctx, args)
 
 
@@ -39,15 +39,15 @@ def verb(example: str) -> Callable[[Callable], Callable]:
     return app.command(epilog=f"Example: headway solve {example}", context_settings=settings, cls=NumbersCommand)
 
 
-Plot = Annotated[Path | None, typer.Option(help="Draw it: a file that ends in .png, .svg or .pdf.", metavar="FILE")]
+Plot = Annotated[Path | None, typer.Option(help="Draw the answer to a .png, .svg or .pdf file.", metavar="FILE")]
 KeysText = Annotated[str, typer.Argument(help="'1,0; 0,1; -1,-1', or a .csv, .json or .npy file.", metavar="KEYS")]
-Select = Annotated[int | None, typer.Option(help="All attention on this key, counted from 0.", metavar="KEY")]
-Average = Annotated[str | None, typer.Option(help="Equal attention on these keys: 0,2 or all.", metavar="KEYS")]
-Weights = Annotated[str | None, typer.Option(help="Any distribution: 0.5,0.3,0.2.", metavar="WEIGHTS")]
-Within = Annotated[float, typer.Option(help="The largest share of attention that may be in the wrong place.")]
+Select = Annotated[int | None, typer.Option(help="Put all attention on this key, counted from 0.", metavar="KEY")]
+Average = Annotated[str | None, typer.Option(help="Spread attention equally over keys: 0,2 or all.", metavar="KEYS")]
+Weights = Annotated[str | None, typer.Option(help="Any attention distribution: 0.5,0.3,0.2.", metavar="WEIGHTS")]
+Within = Annotated[float, typer.Option(help="The tolerance: the largest share of attention in the wrong place.")]
 Scaled = Annotated[bool, typer.Option("--scaled", help="Scores are q·k/√d, as in Headway's own layers; default: q·k.")]
 Centre = Annotated[
-    int | None, typer.Option(help="Which of them, from 0, lies on the position itself; default: the middle one.")
+    int | None, typer.Option(help="Which slot, from 0, is at the position itself; default: the middle one.")
 ]
 Channels = Annotated[int, typer.Option(help="Channels of the sequence.")]
 
@@ -58,13 +58,13 @@ def query(
     select: Select = None,
     average: Average = None,
     weights: Weights = None,
-    identity: Annotated[bool, typer.Option("--identity", help="A query matrix: row i selects key i.")] = False,
+    identity: Annotated[bool, typer.Option("--identity", help="Find a query matrix: row i selects key i.")] = False,
     within: Within = 1e-6,
     scaled: Scaled = False,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """A query with the wanted attention over these keys, or a certificate that there is none."""
+    """Find a query that gives the wanted attention over these keys, or a certificate that there is none."""
     from headway.solve import draw
     from headway.solve.derivation import query_matrix_derivation
     from headway.solve.inputs import checked_keys
@@ -74,7 +74,7 @@ def query(
     K = checked_keys(read_table("keys", keys))
     if identity:
         if select is not None or average is not None or weights is not None:
-            raise UserError("--identity is a goal of its own; leave --select, --average and --weights away")
+            raise UserError("--identity cannot be combined with --select, --average or --weights")
         answers = find_queries(K, within=within, scale=_scale(scaled, K))
         drawn = draw.draw_queries(answers, plot) if plot else None
         found = {
@@ -93,17 +93,17 @@ def query(
 def key(
     query: Annotated[str, typer.Argument(help="'2,1'", metavar="QUERY")],
     keys: KeysText,
-    replace: Annotated[int, typer.Option(help="Which key is to be replaced, counted from 0.", metavar="KEY")],
+    replace: Annotated[int, typer.Option(help="The key to replace, counted from 0.", metavar="KEY")],
     select: Select = None,
     average: Average = None,
     weights: Weights = None,
-    norm: Annotated[float | None, typer.Option(help="Only keys of this length.")] = None,
+    norm: Annotated[float | None, typer.Option(help="Search only keys of this norm.")] = None,
     within: Within = 1e-6,
     scaled: Scaled = False,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """A key to put in the place of another, so that this query has the wanted attention; or the best there is."""
+    """Find a key to replace another, so that this query has the wanted attention, or the best there is."""
     from headway.solve import draw
     from headway.solve.inputs import checked_keys
     from headway.solve.keys import find_key
@@ -124,7 +124,7 @@ def convolution(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """An attention layer with relative biases that is a 1-D convolution."""
+    """Build an attention layer with relative biases that computes a 1-D convolution."""
     from headway.solve.reading import read_list
     from headway.solve.relative import convolution
 
@@ -134,13 +134,13 @@ def convolution(
 @verb("shift 1")
 def shift(
     by: Annotated[
-        int, typer.Argument(help="Places towards the end; negative: towards the beginning.", metavar="PLACES")
+        int, typer.Argument(help="Positions towards the end; negative: towards the start.", metavar="PLACES")
     ],
     channels: Channels = 1,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """An attention layer that moves the sequence."""
+    """Build an attention layer that shifts the sequence."""
     from headway.solve.relative import shift
 
     _show_construction("shift", shift(by, channels), plot, as_json)
@@ -154,7 +154,7 @@ def mean_pool(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """An attention layer that takes the mean over a window."""
+    """Build an attention layer that takes the mean over a window."""
     from headway.solve.relative import mean_pool
 
     _show_construction("mean-pool", mean_pool(window, centre, channels), plot, as_json)
@@ -165,11 +165,11 @@ def max_pool(
     window: Annotated[int, typer.Argument(help="Slots in the window.")],
     centre: Centre = None,
     channels: Channels = 1,
-    within: Annotated[float, typer.Option(help="How much too small the maximum may be, for any input.")] = 1e-3,
+    within: Annotated[float, typer.Option(help="How far below the maximum the result may be, for any input.")] = 1e-3,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """An attention layer that takes the maximum over a window, for negative inputs too."""
+    """Build an attention layer that takes the maximum over a window, for negative inputs too."""
     from headway.solve.relative import max_pool
 
     _show_construction("max-pool", max_pool(window, centre, channels, within), plot, as_json)
@@ -182,7 +182,7 @@ def matrix(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Y = AX as vec(Y) = M·vec(X), for both ways to stack X into a vector."""
+    """Write Y = AX as vec(Y) = M·vec(X), for both ways to stack X into a vector."""
     from headway.solve import draw
     from headway.solve.kronecker import stacked, stacked_derivation
     from headway.solve.reading import read_table
@@ -200,20 +200,20 @@ def matrix(
 @verb("fixed-layer --queries '1,0; 0,0' --keys '0,0; 0,1' --tokens 4")
 def fixed_layer(
     tokens: Annotated[int, typer.Option(help="Length of the sequence.")] = 4,
-    width: Annotated[int, typer.Option(help="Channels of a layer with random weights.")] = 4,
+    width: Annotated[int, typer.Option(help="Width (channels) of a layer with random weights.")] = 4,
     heads: Annotated[int, typer.Option(help="Heads.")] = 2,
     queries: Annotated[str | None, typer.Option(help="W_Q: '1,0; 0,1' or a file.", metavar="MATRIX")] = None,
     keys: Annotated[str | None, typer.Option(help="W_K.", metavar="MATRIX")] = None,
     values: Annotated[str | None, typer.Option(help="W_V.", metavar="MATRIX")] = None,
     output: Annotated[str | None, typer.Option(help="W_O.", metavar="MATRIX")] = None,
-    seed: Annotated[int, typer.Option(help="Of the layer's random weights, and of the inputs.", min=0)] = 0,
-    blind: Annotated[bool, typer.Option("--blind", help="With W_Q = 0: the layer does not look at its input.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of the layer's weights and of the inputs.", min=0)] = 0,
+    blind: Annotated[bool, typer.Option("--blind", help="Set W_Q = 0: the attention ignores the input.")] = False,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Could a fully connected layer take an attention layer's place? With the matrix, or inputs that refute it.
+    """Could a fully connected layer replace an attention layer? Answers with its matrix, or with counterexamples.
 
-    The layer has random weights, or the matrices you give; then those not given are the identity.
+    The layer has random weights, or the matrices you give; matrices you leave out are then the identity.
     """
     from headway.solve import draw
     from headway.solve.reading import read_table
@@ -222,7 +222,7 @@ def fixed_layer(
     texts = {"queries": queries, "keys": keys, "values": values, "output": output}
     given = {name: read_table(name, text) for name, text in texts.items() if text is not None}
     if given and blind:
-        raise UserError("--blind is for a layer with random weights; with matrices of your own, give --queries zeros")
+        raise UserError("--blind needs a layer with random weights; for your own matrices, give --queries zeros")
     layer = layer_of(given, heads) if given else random_layer(width, heads, seed, blind)
     answer = fixed_layer(layer, tokens, seed=seed)
     drawn = draw.draw_fixed_layer(answer, plot) if plot else None
@@ -234,7 +234,7 @@ def _wanted(select: int | None, average: str | None, weights: str | None, n: int
     from headway.solve.reading import read_indices, read_list
 
     if sum(goal is not None for goal in (select, average, weights)) != 1:
-        raise UserError("say what attention should do, with one of --select, --average and --weights")
+        raise UserError("say what the attention should do: give one of --select, --average and --weights")
     if select is not None:
         return inputs.select(select, n)
     if average is not None:

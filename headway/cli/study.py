@@ -1,4 +1,4 @@
-"""The verbs of `headway study`."""
+"""The commands of `headway study`."""
 
 import shlex
 import sys
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Say what varies and what you ask; train all of it; get answers with their uncertainty.",
+    help="Studies: declare what varies and what you ask, train all of it, and get answers with confidence intervals.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 File = Annotated[
-    str, typer.Argument(help="A study's YAML file; or the name of a study that was begun.", metavar="FILE")
+    str, typer.Argument(help="A study's YAML file, or the name of a study that was started.", metavar="FILE")
 ]
-StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that holds studies.", metavar="DIR")]
+StudiesFolder = Annotated[Path, typer.Option("--studies", help="The folder that contains the studies.", metavar="DIR")]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes; default: one for each core, or up to four for each GPU. More than there are GPUs share them.",
+        help="Processes; default: one per core, or up to four per GPU. Several processes may share a GPU.",
         min=1,
     ),
 ]
@@ -36,7 +36,7 @@ Name = Annotated[str | None, typer.Option(help="The study's name; default: the f
 Reuse = Annotated[
     list[str] | None,
     typer.Option(
-        "--reuse", help="A study some of whose runs are the same: they are not trained again.", metavar="STUDY"
+        "--reuse", help="Take over identical runs of this study instead of training them again.", metavar="STUDY"
     ),
 ]
 
@@ -49,7 +49,7 @@ def plan(
     known_from: Annotated[
         list[str] | None,
         typer.Option(
-            "--from", help="A study that shows how much seeds spread: a pilot, or an earlier one.", metavar="STUDY"
+            "--from", help="A study (such as a pilot) that shows how much scores vary between seeds.", metavar="STUDY"
         ),
     ] = None,
     studies: StudiesFolder = Path("studies"),
@@ -57,7 +57,7 @@ def plan(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a study would take (runs, minutes, memory) and what its seeds can show. Nothing is trained."""
+    """Estimate what a study needs (runs, minutes, memory) and what effects its seeds can show. Trains nothing."""
     from headway.cli.study_printing import show_plan
     from headway.study.design.study import load_study
     from headway.study.execution.execute import suited
@@ -90,9 +90,9 @@ def run(
     on: Annotated[
         str | None,
         typer.Option(
-            help="here: populations in this process; gpus: populations in processes that share the GPUs; pool: a "
-            "process per core; ray: a cluster of this machine; ray://HOST:PORT. Default: gpus where there is a GPU and "
-            "work for several processes, here where there is work for one, else pool.",
+            help="here: populations in this process; gpus: populations in processes that share the GPUs; pool: one "
+            "process per core; ray: a Ray cluster on this machine; ray://HOST:PORT. Default: gpus if there is a GPU "
+            "and work for several processes, here if there is work for one, otherwise pool.",
             metavar="EXECUTOR",
         ),
     ] = None,
@@ -103,7 +103,7 @@ def run(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train every run of a study that has not ended yet, and write the report. The same command goes on."""
+    """Train all unfinished runs of a study, and write the report. The same command resumes."""
     from headway.study.design.study import load_study
 
     use_plugins(with_, trust)
@@ -119,7 +119,7 @@ def carry_out(
     as_json: bool,
     minutes: float | None = None,
 ) -> None:
-    """Train what is left, say what follows, and how it ended. `minutes`: as long as that, and the rest another time."""
+    """Train the remaining runs, print the conclusion, and set the exit code. `minutes` limits the training time."""
     with importing():
         from headway.cli.board import for_this_terminal
         from headway.cli.study_printing import show_conclusion
@@ -141,7 +141,7 @@ def carry_out(
         show_conclusion(conclusion)
     again = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--json")])
     if outcome.interrupted:
-        print(f"stopped; to go on: {again}", file=sys.stderr)
+        print(f"stopped; to resume: {again}", file=sys.stderr)
         raise typer.Exit(130)
     if outcome.failed:
         many = f"{len(outcome.failed)} runs" if len(outcome.failed) > 1 else "one run"
@@ -178,14 +178,14 @@ def report(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the report of what a study has measured so far: report.html, and its tables beside it."""
+    """Write the report of a study's results so far: report.html and its tables."""
     from headway.study.conclude import conclude
     from headway.study.results.results import find_study
 
     use_plugins(with_, trust)
     conclusion = conclude(find_study(study, studies))
     if conclusion.report is None:
-        raise UserError(f"no run of {study} has ended yet: there is nothing to report; headway study run trains them")
+        raise UserError(f"no run of {study} has ended yet, so there is nothing to report; train with headway study run")
     if as_json:
         print_json("study report", conclusion.as_json())
     else:
@@ -195,13 +195,13 @@ def report(
 @app.command(epilog="Example: headway study ensembles fusions")
 def ensembles(
     study: Begun,
-    split: Annotated[list[str] | None, typer.Option(help="Which splits; default: those of the recipe.")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Which splits; default: as in the recipe.")] = None,
     studies: StudiesFolder = Path("studies"),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score the seeds of every arm as one, the mean of their probabilities, beside the mean run; and report it."""
+    """Score the seeds of every arm as an ensemble, compare it with the mean run, and add it to the report."""
     from headway.cli.study_printing import show_ensembles
     from headway.study.conclude import write_again
     from headway.study.results.ensembles import arms_as_one
@@ -220,7 +220,7 @@ def ensembles(
 
 
 def folder_of(file: str, name: str | None, studies: Path) -> Path:
-    """Of a study: by the name it is given, else its file's."""
+    """The folder of a study, named by --name or after the file."""
     from headway.core.files import check_names
 
     name = name or Path(file).name.removesuffix(".yaml").removesuffix(".yml")

@@ -1,4 +1,4 @@
-"""Plans and results of studies, as tables for the terminal."""
+"""Prints plans and results of studies on the terminal."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -22,8 +22,8 @@ from headway.study.verdicts.wording import sentence
 
 def show_ensembles(arms: Sequence[ArmAsOne], none: Mapping[str, str]) -> None:
     rows = [[one.arm, f"{len(one.seeds)}", *gain.told] for one in arms for gain in one.ensemble.gains]
-    show_table(["arm", "runs", "", "each run", "mean", "as one", "gain"], rows)
-    print("gain: over the mean run, with 95 % intervals over pieces of the split, for these runs")
+    show_table(["arm", "runs", "", "each run", "mean", "ensemble", "gain"], rows)
+    print("gain: of the ensemble over the mean run; 95 % intervals from resampling pieces of the split, for these runs")
     for one in arms:
         if one.failed:
             print(f"{one.arm} fails {', '.join(one.failed)}")
@@ -38,13 +38,13 @@ def show_plan(plan: Plan) -> None:
         [name, f"{arm.parameters:,}", f"{arm.steps:,}", f"{arm.tokens:,}", f"{arm.flops:.3g}", duration(arm.seconds)]
         for name, arm in plan.arms.items()
     ]
-    show_table(["arm", "parameters", "steps", "tokens", "FLOPs", "a run takes"], rows)
+    show_table(["arm", "parameters", "steps", "tokens", "FLOPs", "time per run"], rows)
     shapes = f"{len(plan.populations)} shape{'s' * (len(plan.populations) > 1)}"
     processes, gpus = plan.workforce.processes, plan.workforce.gpus
     if gpus:
         most = max(population.at_once for population in plan.populations)
-        over = f"dealt out over {gpus} GPU{'s' * (gpus > 1)}, "
-        where = over + ("a process each" if processes == gpus else f"which {processes} processes share")
+        over = f"distributed over {gpus} GPU{'s' * (gpus > 1)}, "
+        where = over + ("one process each" if processes == gpus else f"shared by {processes} processes")
         memory = f"{_size(plan.memory)} of {'the memory of each' if gpus > 1 else 'GPU memory'}"
         how = f"{shapes}, as populations of up to {most} {where if processes > 1 else 'in this process'}; {memory}"
     else:
@@ -59,7 +59,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def show_results(results: Results) -> None:
-    """A row per arm: what the report says of it, for what is asked, or for everything."""
+    """Print one row per arm, with the scores that the questions need, or all."""
     console = Console(highlight=False, soft_wrap=True)
     names = (
         list(dict.fromkeys(score for question in results.study.asked for score in question.scores))
@@ -77,7 +77,7 @@ def show_results(results: Results) -> None:
         console.print(f"{run}: {why}", style="yellow", markup=False)
     if len(results.missing) > 10:
         console.print(f"and {len(results.missing) - 10} more are missing", style="yellow")
-    console.print(f"kept in {results.folder}/", style="dim", markup=False)
+    console.print(f"saved in {results.folder}/", style="dim", markup=False)
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> None:
@@ -89,7 +89,7 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 
 def show_conclusion(conclusion: Conclusion) -> None:
-    """After a study: the table, the verdicts, what that means for a report, and where it is written down."""
+    """After a study: print the results, the verdicts, the judged claims, and the report's place."""
     show_results(conclusion.results)
     show_verdicts(conclusion.verdicts)
     if conclusion.judgements:
@@ -100,10 +100,10 @@ def show_conclusion(conclusion: Conclusion) -> None:
 
 
 def show_outcome(outcome: WorkedExercise, report: Path) -> None:
-    """After an exercise: what each answer reaches, why claims stand or fall, what was asked besides."""
+    """After an exercise: print each method's results, why claims hold or fail, and the answers to its questions."""
     console = Console(highlight=False, soft_wrap=True)
     rows = []
-    for quantity, group in groupby(outcome.rows, key=lambda row: row.quantity):  # a line each: terminals are narrow
+    for quantity, group in groupby(outcome.rows, key=lambda row: row.quantity):  # one block each: terminals are narrow
         rows.append([quantity, "", "", "", ""])
         rows += [[f"  {r.of}", f"{r.instances:,}", r.reported, r.headway, r.possible] for r in group]
     show_table(["", *outcome.table.columns[2:]], rows)
@@ -116,7 +116,7 @@ def show_outcome(outcome: WorkedExercise, report: Path) -> None:
 
 
 def show_claims(said: str, judgements: Sequence[Judgement]) -> None:
-    """How what a report says stands, claim by claim."""
+    """Print whether each claim of a report holds."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text.assemble("\n", (f"The report: {said}{overall(judgements)}", "bold")))
     for one in judgements:

@@ -1,4 +1,4 @@
-"""`headway tune`."""
+"""`headway tune`: search for good hyperparameters."""
 
 import shlex
 import sys
@@ -14,7 +14,7 @@ from headway.core.format import number
 
 def tune(
     recipe: Annotated[str, A_RECIPE],
-    changes: Annotated[list[str] | None, typer.Argument(help="Changes for all trials.", metavar="KEY=VALUE")] = None,
+    changes: Annotated[list[str] | None, typer.Argument(help="Changes to all trials.", metavar="KEY=VALUE")] = None,
     over: Annotated[
         list[str] | None,
         typer.Option(help="What to search: KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C. May be repeated."),
@@ -22,30 +22,32 @@ def tune(
     space: Annotated[
         Path | None,
         typer.Option(
-            help="The same from a YAML file, a line for each: "
+            help="The search space as a YAML file, one line per key: "
             "learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}",
             metavar="FILE",
         ),
     ] = None,
     trials: Annotated[
-        int, typer.Option(help="How many trials in all; more of them later go on from these.", min=1)
+        int, typer.Option(help="How many trials in total; with a larger number, a search continues.", min=1)
     ] = 20,
     grid: Annotated[bool, typer.Option("--grid", help="Try every combination.")] = False,
     on: Annotated[
         str | None,
-        typer.Option(help="The score that decides; default: perplexity, accuracy … on valid."),
+        typer.Option(help="The score to optimize; default: perplexity, accuracy … on valid."),
     ] = None,
-    prune: Annotated[str, typer.Option(help="Give up trials early: none, median, halving.")] = "median",
+    prune: Annotated[str, typer.Option(help="Stop bad trials early: none, median, halving.")] = "median",
     together: Annotated[
-        int | None, typer.Option(help="Trials asked for at once; default: 1 on a CPU, 8 on a GPU.", min=1)
+        int | None, typer.Option(help="Trials run at the same time; default: 1 on a CPU, 8 on a GPU.", min=1)
     ] = None,
     name: Annotated[str | None, typer.Option(help="The search's name; default: the recipe's.")] = None,
-    searches: Annotated[Path, typer.Option(help="The folder that holds searches.", metavar="DIR")] = Path("searches"),
+    searches: Annotated[Path, typer.Option(help="The folder that contains the searches.", metavar="DIR")] = Path(
+        "searches"
+    ),
     with_: With = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search for the best values of some keys, on dev; score the best on test once. The same command resumes."""
+    """Search hyperparameters on the validation split; score the best trial on test once. The same command resumes."""
     import torch
 
     from headway import tasks
@@ -75,7 +77,7 @@ def tune(
     try:
         found = run_search(search, folder, trials, at_once, [progress.for_this_terminal()])
     except Interrupted:
-        print(f"stopped and saved; to go on: {shlex.join(['headway', *sys.argv[1:]])}", file=sys.stderr)
+        print(f"stopped and saved; to resume: {shlex.join(['headway', *sys.argv[1:]])}", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
         print_json("tune", found.as_json())

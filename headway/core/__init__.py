@@ -1,1 +1,1 @@
-"""What everything rests on: error messages, specs, atomic files, random numbers, events, plugins."""
+"""Foundations used everywhere: error messages, specs, atomic files, random numbers, events, plugins."""

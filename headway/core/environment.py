@@ -1,4 +1,4 @@
-"""Where a run was made: versions, device, git state, command."""
+"""Where a run was made: versions, device, git state and command."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from headway import __version__
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What a reader needs to know to get the same figures."""
+    """What a reader needs to reproduce a run's numbers."""
     packages = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -26,15 +26,15 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def own_python() -> tuple[list[str], dict[str, str]]:
-    """The interpreter that runs us, to be started again, and its environment: without the current folder on its path,
-    where anybody's `yaml.py` may lie. (An empty place in PYTHONPATH means that folder, too.)"""
+    """The command that starts this Python interpreter again, and its environment. The current folder is not on the
+    path, since it may contain anybody's `yaml.py`. (An empty entry in PYTHONPATH also means the current folder.)"""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = {"PYTHONPATH": os.pathsep.join(filter(None, named))}
     return [sys.executable, "-P"], {**os.environ, **path}
 
 
 def _named(device: str) -> str:
-    """A GPU by its model: figures of one do not hold for another."""
+    """The device, with the model name of a GPU: measurements do not carry over to other models."""
     if not device.startswith("cuda"):
         return device
     import torch
@@ -47,8 +47,8 @@ _NO_NETWORK = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERM
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Of the current folder, which may be anybody's: what a repository's configuration would have git run (a monitor,
-    hooks, filters, what fetches from elsewhere) is not run."""
+    """The commit of the current folder. The repository may be anybody's, so programs that its configuration would make
+    git run (a monitor, hooks, filters, remote fetches) are disabled."""
 
     def ask(*words: str) -> str:
         command, quiet = ["git", *_HARMLESS, *words], {**os.environ, **_NO_NETWORK}

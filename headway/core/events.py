@@ -1,9 +1,9 @@
-"""What happens to runs and studies, as data: began, stepped, scored, saved, halted, ended.
+"""Events of runs and studies, as data: began, stepped, scored, saved, halted, ended.
 
-Whoever wants to know listens: a function that takes an event. Bars, plain lines, trackers, a study's board and its
-pruning are such functions. Events are also written to `events.jsonl` in the folder of the run or study, a line each, as
-they happen; so whoever opens a folder can tell what stands where without asking the process. Steps are told about once
-a second and not written a second time: metrics.jsonl has every one of them.
+A listener is a function that takes an event. Progress bars, plain lines, trackers, a study's board and pruning are
+listeners. Events are also appended to `events.jsonl` in the folder of the run or study, one line each, so its state can
+be read from the folder without asking the process. Steps are reported about once a second and not stored here, since
+metrics.jsonl contains all of them.
 """
 
 import json
@@ -29,7 +29,7 @@ def _now() -> str:
 @dataclass(frozen=True, kw_only=True)
 class Event:
     of: tuple[str, ...]
-    """The names of the runs it is of, all those that train as one; or the study's name, alone."""
+    """The names of its runs, which train as one population, or the name of the study."""
     time: str = field(default_factory=_now)
 
     is_written: ClassVar[bool] = True
@@ -43,12 +43,12 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Began(Event):
-    """Training begins, or goes on."""
+    """Training starts or resumes."""
 
     folder: str
-    """That holds their run folders."""
+    """The folder of their run folders."""
     title: tuple[str, ...]
-    """Lines that say what is trained, on what, and how."""
+    """Lines that say what is trained, on which data, and how."""
     step: int
     total: int
     resumed: bool
@@ -56,12 +56,12 @@ class Began(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped(Event):
-    """Where training stands; about once a second."""
+    """Progress of the training, about once a second."""
 
     step: int
     total: int
     losses: tuple[float, ...]
-    """Of each run."""
+    """One for each run."""
     tokens_per_second: float
 
     is_written = False
@@ -69,7 +69,7 @@ class Stepped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Logged(Event):
-    """Lines of one run's metrics.jsonl, as they were added to it."""
+    """Lines that were added to one run's metrics.jsonl."""
 
     lines: Sequence[Mapping[str, Any]]
 
@@ -78,7 +78,7 @@ class Logged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Scored(Event):
-    """One run was evaluated. A listener may answer with a reason why it needs no further step."""
+    """One run was evaluated. A listener may return a reason to stop it."""
 
     step: int
     scores: Mapping[str, float]
@@ -86,38 +86,38 @@ class Scored(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
-    """A checkpoint of one run."""
+    """A checkpoint of one run was written."""
 
     step: int
     kind: str
-    """`step`, to be resumed from; `best`, to be scored."""
+    """`step`, for resuming, or `best`, for scoring."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Halted(Event):
-    """One run takes no further step before its time: diverged, stopped, pruned. Its scores follow at the end."""
+    """One run ends early: diverged, stopped or pruned. Its scores follow at the end."""
 
     status: Status
     best_loss: float | None
-    """Of its evaluations, in what the training goes by: the loss, if nothing else."""
+    """The best of its evaluations, by the training's criterion (the loss by default)."""
     others_go_on: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Event):
-    """The last step is taken; scores and audits follow."""
+    """The last step was taken; scores and audits follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended(Event):
-    """One run is scored and audited, or an error has ended it: nothing more comes."""
+    """One run was scored and audited, or ended by an error. This is its last event."""
 
     status: Status
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noted(Event):
-    """What somebody should know, in words."""
+    """A note for the user."""
 
     text: str
 
@@ -129,12 +129,12 @@ class Warned(Noted):
 
 @dataclass(frozen=True, kw_only=True)
 class Opened(Event):
-    """A study begins, or goes on."""
+    """A study starts or resumes."""
 
     arm_of: Mapping[str, str]
-    """All of its runs, and their arms."""
+    """The arm of each of its runs."""
     done: Sequence[str]
-    """Those that had ended before."""
+    """Runs that had ended before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class Closed(Event):
 
 
 Listener = Callable[[Event], str | None]
-"""Gives nothing; or, for `Scored`, a reason why that run needs no further step."""
+"""Returns nothing, or for `Scored` a reason to stop that run."""
 Kind = TypeVar("Kind", bound=Event)
 _KINDS = {
     kind.__name__.lower(): kind
@@ -154,12 +154,12 @@ _KINDS = {
 
 
 def tell(listeners: Iterable[Listener], event: Event) -> str | None:
-    """Everyone; gives the first answer."""
+    """Send an event to all listeners, and return the first answer."""
     return next(filter(None, [listener(event) for listener in listeners]), None)
 
 
 def read_event(stored: Mapping[str, Any]) -> Event:
-    """What `as_json` gave; KeyError or TypeError for anything else."""
+    """Read what `as_json` wrote; raises KeyError or TypeError for anything else."""
     facts = dict(stored)
     kind = _KINDS[facts.pop("event")]
     if isinstance(facts.get("status"), dict):
@@ -169,8 +169,8 @@ def read_event(stored: Mapping[str, Any]) -> Event:
 
 
 def append(folder: Path, event: Event) -> None:
-    """Write an event down in a run's or study's folder. After a line that a killed process left half written comes a
-    new one."""
+    """Append an event to the file in a run's or study's folder. If a killed process left half a line, start a new
+    one."""
     if not event.is_written:
         return
     path = folder / FILE
@@ -181,13 +181,13 @@ def append(folder: Path, event: Event) -> None:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """Every event that was written down, oldest first; what cannot be read is passed over."""
+    """Read all stored events, oldest first, and skip those that cannot be read."""
     lines = read_sealed_lines(folder / FILE, needed=False)
     return [event for event in map(_read_line, lines) if event is not None]
 
 
 def read_turns(folder: Path) -> list[Event]:
-    """Only those that something began or ended with, and what happened last: how a run stands is told by them."""
+    """Read only the events that start or end something, and the latest: they determine a run's state."""
     lines = read_sealed_lines(folder / FILE, needed=False)
     heads = tuple(f'{{"event": "{kind.__name__.lower()}"'.encode() for kind in (Began, Ended))
     latest = next((event for event in map(_read_line, reversed(lines)) if event is not None), None)
@@ -196,7 +196,7 @@ def read_turns(folder: Path) -> list[Event]:
 
 
 def _read_line(line: bytes) -> Event | None:
-    """None for half a line of a killed process, and for what a newer version wrote."""
+    """Parse a line; None for half a line from a killed process, and for kinds of a newer version."""
     try:
         return read_event(json.loads(line))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError):

@@ -1,8 +1,8 @@
-"""Atomic files and folders: there whole or not at all, at whatever moment the power fails.
+"""Atomic files and folders: written completely or not at all, even if the power fails.
 
-What is being made, or taken away, bears another name: `.NAME.PID.partial`; what makes way for something new is
-`.NAME.PID.aside` until the new one has the name. A process that is killed leaves such names behind; `clean_up` puts
-them right.
+Something that is being written or removed has the name `.NAME.PID.partial`; something being replaced is called
+`.NAME.PID.aside` until the new version has its name. A killed process leaves such names behind; `clean_up` removes or
+restores them.
 """
 
 import errno
@@ -23,16 +23,16 @@ from headway.core.reading import opened, opened_to_append
 LEFT_BEHIND = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<what>partial|aside)", re.DOTALL)
 
 AT_ONCE = 8
-"""Threads that wait for a disk."""
+"""Threads that write to the disk at the same time."""
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write under another name, make sure it is on the disk, then take the name."""
+    """Write a file under a temporary name, flush it to the disk, then rename it."""
     partial = _other_name(path, "partial")
     try:
         with naming(path):
             partial.unlink(missing_ok=True)
-            with partial.open("xb") as file:  # never through a link that bears this name
+            with partial.open("xb") as file:  # fails if a link has this name
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -43,9 +43,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_folder_whole(path: Path, fill: Callable[[Path], None], new: bool = False) -> None:
-    """The same for a folder: `fill` writes into a nameless one, plainly, for all that lies in it is made sure of before
-    it takes the name. A folder that has it makes way, and is kept aside until then; unless the folder is to be `new`,
-    and it is an error that there is one."""
+    """Write a folder atomically: `fill` writes into a temporary folder with plain calls, then everything in it is
+    flushed to the disk, and it is renamed. An existing folder is moved aside until then, or is an error if the folder
+    must be `new`."""
     partial, aside = _other_name(path, "partial"), _other_name(path, "aside")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -65,9 +65,8 @@ def write_folder_whole(path: Path, fill: Callable[[Path], None], new: bool = Fal
 
 
 def side_by_side(orders: Sequence[Callable[[], Any]]) -> None:
-    """Carry out what waits for the disk, several at a time: a disk that is asked for many things at once makes sure of
-    them together, and 32 folders take a tenth of the time that they take one after the other. After an error nothing
-    more is begun, and it is raised when all that was begun has ended."""
+    """Run tasks that wait for the disk, several at a time: the disk handles their flushes together, so 32 folders take
+    a tenth of the time. After an error no further task is started; it is raised when all running tasks have ended."""
     if len(orders) < 2:
         for order in orders:
             order()
@@ -86,8 +85,8 @@ def side_by_side(orders: Sequence[Callable[[], Any]]) -> None:
 
 
 def remove_folder_whole(path: Path) -> None:
-    """Half of a folder must not be mistaken for it, so the name goes first."""
-    if path.is_symlink():  # what it leads to is not ours
+    """Remove a folder. It is renamed first, so that a half-removed folder is never mistaken for a complete one."""
+    if path.is_symlink():  # do not delete the folder it points to
         path.unlink()
         return
     partial = _other_name(path, "partial")
@@ -97,8 +96,8 @@ def remove_folder_whole(path: Path) -> None:
 
 
 def clean_up(folder: Path, name: str | None = None) -> None:
-    """Remove what killed processes left half made in a folder (of this name only), and put back what they had put
-    aside. What belongs to a living process is left alone."""
+    """Remove what killed processes left unfinished in a folder (of this name only), and restore what they had moved
+    aside. Files of living processes are left alone."""
     for left in list(folder.iterdir()) if folder.is_dir() else []:
         found = LEFT_BEHIND.fullmatch(left.name)
         if not found or name not in (None, found["name"]) or _is_another_process(int(found["pid"])):
@@ -113,7 +112,7 @@ def clean_up(folder: Path, name: str | None = None) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder. The system drops the lock when the process dies, however it dies."""
+    """Keep other processes out of a folder. The system releases the lock when the process ends, even if killed."""
     with opened_to_append(folder / "lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,8 +129,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> int | None:
-    """The process of this machine that keeps others out of a folder, if there is one. The number of one that died
-    stays in the file, so the lock itself is asked; but only while such a process lives, not to be in its way."""
+    """The process of this machine that holds a folder's lock, if any. The file still names processes that have died,
+    so the lock itself is tested, but only while that process lives, so as not to disturb others."""
     pid = 0
     try:
         with opened(folder / "lock") as file:
@@ -147,8 +146,8 @@ def holder(folder: Path) -> int | None:
 
 
 def cache_folder() -> Path:
-    """Where everything is kept that may be deleted at any time: `$HEADWAY_CACHE`, or `headway` in the place where this
-    user's caches are. RuntimeError where this user has no home."""
+    """The folder for everything that may be deleted at any time: `$HEADWAY_CACHE`, or `headway` in the user's cache
+    folder. Raises RuntimeError if the user has no home folder."""
     if named := os.environ.get("HEADWAY_CACHE"):
         return Path(named).expanduser()
     if caches := os.environ.get("XDG_CACHE_HOME"):
@@ -161,7 +160,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def as_json(value: Any) -> str:
-    """As it stands in Headway's files."""
+    """JSON as Headway's files format it."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -171,35 +170,36 @@ def checksum(content: bytes) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error of writing says where: the system names files that cannot be opened, but not those that fill a disk."""
+    """Add the file's name to write errors: the system names files that cannot be opened, but not when a disk is
+    full."""
     try:
         yield
     except OSError as error:
         if error.errno is not None and (error.filename is None or ".partial" in str(error.filename)):
             error.filename = str(path)
             if error.filename2 is not None:
-                del error.filename2  # set to None, it would still be named
+                del error.filename2  # if set to None, it would still be printed
         raise
 
 
 def check_names(names: Sequence[str], of: str = "a run") -> None:
-    """Each is the name of one folder, and one that can be typed and seen."""
+    """Check that each name is a single folder name of printable characters."""
     for name in names:
         if not name or not name.isprintable() or "/" in name or name.startswith(".") or len(name.encode()) > 200:
-            where = "; --runs says where that folder is" if of == "a run" else ""
+            where = "; use --runs for the folder that contains it" if of == "a run" else ""
             raise UserError(
-                f"{name!r} cannot be the name of {of}: a name is one folder's, without '/' and unseen characters, not "
-                f"beginning with '.', of at most 200 bytes{where}"
+                f"{name!r} cannot be the name of {of}: a name must not contain '/' or invisible characters, must not "
+                f"start with '.', and has at most 200 bytes{where}"
             )
 
 
 def settle(path: Path) -> None:
-    """Make sure that a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing for folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot flush folders
             raise
     finally:
         os.close(descriptor)
@@ -210,14 +210,14 @@ def _other_name(path: Path, what: str) -> Path:
 
 
 def _undo(aside: Path, path: Path) -> None:
-    """Back to its name, if nothing new has taken it."""
+    """Move a folder back to its name, unless something new has taken it."""
     if aside.exists() and not path.exists():
         aside.replace(path)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _is_another_process(pid: int) -> bool:
-    if pid == os.getpid():  # what bears our own name was left by somebody before us
+    if pid == os.getpid():  # a file with our own process id was left by an earlier process
         return False
     try:
         os.kill(pid, 0)

@@ -1,10 +1,10 @@
-"""Numbers as people read them: in tables, charts and sentences alike."""
+"""Formats numbers for tables, charts and sentences."""
 
 import math
 
 
 def number(value: float) -> str:
-    """Four significant digits, and never a power of ten for what people can read."""
+    """Four significant digits, with a power of ten only for very large or small numbers."""
     if not math.isfinite(value):
         return str(value)
     if value == 0 or 1e-3 <= abs(value) < 1e6:
@@ -14,13 +14,13 @@ def number(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`1:05`, `2:03:45`: what is left, beside a bar."""
+    """`1:05`, `2:03:45`: the time left, for progress bars."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
 
 
 def duration(seconds: float) -> str:
-    """`12.5 s`, `7 minutes`, `3.2 hours`: about how long something takes."""
+    """`12.5 s`, `7 minutes`, `3.2 hours`: an approximate duration."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes = seconds / 60

@@ -1,11 +1,12 @@
-"""Files of the user's own: a position scheme, a mixer, an optimizer, an audit … without a fork.
+"""Plugins: Python files with a user's own position scheme, mixer, optimizer, audit …, without a fork.
 
 `--with my_attention.py`, `plugins: [my_attention.py]` in a recipe or study, or `headway.load_plugin("my_attention.py")`
-runs the file, and the variants in it are known like those of the house (`variants.py`). Installed packages offer
-theirs by the entry point group `headway.plugins`.
+runs the file; its variants can then be used like built-in ones (`variants.py`). Installed packages offer theirs through
+the entry point group `headway.plugins`.
 
-A mistake in the file is one message with its line. What a run needs is kept in its folder, and counts in the recipe's
-hash. Code that lies in a run or study folder is somebody's program: it is never run unless the user says so.
+An error in the file is reported as one message with its line. The plugins that a run needs are stored in its folder and
+are part of the recipe's hash. Code found in a run or study folder may come from anybody, so it only runs with the
+user's permission.
 """
 
 import functools
@@ -37,11 +38,11 @@ FOLDER = "plugins"
 @dataclass(frozen=True)
 class Plugin:
     name: str
-    """The file's name; of a package `name==version`."""
+    """The file's name, or `name==version` for a package."""
     path: str
-    """Where it was read, for messages."""
+    """Where it was read from, for messages."""
     text: str
-    """All of it; of a package its name and version again."""
+    """The file's source; for a package, its name and version."""
     module: str
 
     @property
@@ -65,7 +66,7 @@ def loaded() -> list[Plugin]:
 
 
 def use(files: Sequence[str | Path] = (), trust: bool = False) -> None:
-    """What a command is to know: these files, and whether it may run those that lie in the folders it opens."""
+    """Load plugin files for a command, and set whether code stored in the folders it opens may run."""
     global _trusting
     _trusting = trust
     for file in files:
@@ -76,10 +77,10 @@ def use(files: Sequence[str | Path] = (), trust: bool = False) -> None:
 
 
 def load_plugin(file: str | Path) -> Plugin:
-    """Run a file, so that what is in it is known. One that was changed is run anew, and takes the old one's place."""
+    """Run a plugin file and register what it defines. If the file has changed, the new version replaces the old."""
     path = Path(file)
     if path.suffix != ".py":
-        raise UserError(f"{file}: a plugin is a Python file, and its name ends in .py")
+        raise UserError(f"{file}: a plugin is a Python file, so its name must end in .py")
     try:
         text = read_text(path, through_links=True)
     except FileNotFoundError:
@@ -92,7 +93,7 @@ def load_plugin(file: str | Path) -> Plugin:
 
 
 def load_text(name: str, text: str, path: str | None = None) -> Plugin:
-    """The same of a file that lies on another machine, or nowhere."""
+    """Load a plugin from its source, for example on another machine."""
     path = path or name
     stem = re.sub(r"\W", "_", name.removesuffix(".py"))
     plugin = Plugin(name, path, text, f"headway_plugin_{stem}_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
@@ -105,7 +106,7 @@ def load_text(name: str, text: str, path: str | None = None) -> Plugin:
 def _run(plugin: Plugin) -> None:
     module = types.ModuleType(plugin.module)
     module.__file__ = plugin.path
-    sys.modules[plugin.module] = module  # where classes are looked for by whoever wants to know their annotations
+    sys.modules[plugin.module] = module  # needed to resolve the annotations of its classes
     lines = plugin.text.splitlines(keepends=True)
     linecache.cache[plugin.path] = (len(plugin.text), None, lines, plugin.path)
     try:
@@ -119,7 +120,7 @@ def _run(plugin: Plugin) -> None:
 
 
 def forget(plugin: Plugin) -> None:
-    """As if it had never been read."""
+    """Unregister everything a plugin defined."""
     for registry in Registry.everywhere:
         registry.forget(plugin.module)
     sys.modules.pop(plugin.module, None)
@@ -128,7 +129,7 @@ def forget(plugin: Plugin) -> None:
 
 @functools.cache
 def load_installed() -> None:
-    """What packages offer. One that is broken is named, and keeps nobody from working with the others."""
+    """Load the plugins of installed packages. A broken one is reported and skipped."""
     for entry in metadata.entry_points(group=GROUP):
         if entry.module in _loaded or entry.dist is None:
             continue
@@ -136,7 +137,7 @@ def load_installed() -> None:
         try:
             found = entry.load()
         except Exception as error:
-            print(f"passing over the plugin {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"skipping the plugin {name}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
         file = getattr(found, "__file__", None) or sys.modules[entry.module].__file__
         _loaded[entry.module] = Plugin(name, str(file), name, entry.module)
@@ -146,7 +147,7 @@ def load_installed() -> None:
 
 
 def _check(plugin: Plugin, module: types.ModuleType) -> None:
-    """What would else come out when somebody uses it, in words that are not about this file."""
+    """Check a plugin's classes on loading: used later, they would fail with messages that do not name this file."""
     own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == plugin.module]
     for cls in own:
         if not issubclass(cls, Variant) or is_slot(cls) or any(cls in c.__bases__ for c in own):
@@ -154,18 +155,16 @@ def _check(plugin: Plugin, module: types.ModuleType) -> None:
         slot = next(c for c in cls.__mro__ if is_slot(c))
         if "kind" not in inspect.get_annotations(cls):
             word = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
-            reason = (
-                f'{cls.__name__} is a {slot.__name__} without a kind of its own: kind: Literal["{word}"] = "{word}"'
-            )
+            reason = f'{cls.__name__} is a {slot.__name__} without its own kind; add kind: Literal["{word}"] = "{word}"'
             raise UserError(f"{_place(plugin, cls)}: {reason}")
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             asked = ", ".join(f"{name}{_parameters(getattr(slot, name))}" for name in missing)
-            raise UserError(f"{_place(plugin, cls)}: {cls.__name__} is a {slot.__name__}, and lacks {asked}")
+            raise UserError(f"{_place(plugin, cls)}: {cls.__name__} is a {slot.__name__}, but lacks {asked}")
         for name, method in vars(cls).items():
             _check_called(plugin, cls, name, method, getattr(slot, name, None))
     if not any(registry.of_module(plugin.module) for registry in Registry.everywhere):
         slots = ", ".join(sorted(slot.__name__ for slot in Variant.__subclasses__()))
-        raise UserError(f"{plugin.path}: there is nothing in it that Headway could use: no subclass of {slots}")
+        raise UserError(f"{plugin.path}: it defines nothing that Headway can use: no subclass of {slots}")
 
 
 def _check_called(plugin: Plugin, cls: type, name: str, method: Any, asked: Any) -> None:
@@ -176,7 +175,7 @@ def _check_called(plugin: Plugin, cls: type, name: str, method: Any, asked: Any)
     except TypeError:
         place = f"{plugin.path}:{method.__code__.co_firstlineno}"
         is_, should_be = _parameters(method), _parameters(asked)
-        raise UserError(f"{place}: {cls.__name__}.{name}{is_} is called as {name}{should_be}") from None
+        raise UserError(f"{place}: {cls.__name__}.{name}{is_} will be called as {name}{should_be}") from None
 
 
 def _parameters(method: Any) -> str:
@@ -194,17 +193,17 @@ def _why(plugin: Plugin, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename == plugin.path:
         return f"{plugin.path}:{error.lineno}: {error.msg}"
     if isinstance(error, UserError) and not any(f.filename == plugin.path for f in _frames(error)):
-        return str(error)  # from `_check`, with its place
+        return str(error)  # from `_check`, and already has a line
     return blamed_on_plugin(error, [plugin]) or f"{plugin.path}: {_said(error)}"
 
 
 def blamed_on_plugin(error: BaseException, among: Sequence[Plugin] | None = None) -> str | None:
-    """What went wrong inside a plugin, with the user's file and line; None where no plugin had a part in it."""
+    """An error inside a plugin, with the user's file and line; None if no plugin was involved."""
     among = loaded() if among is None else among
     paths = {plugin.path for plugin in among}
     if frame := next((f for f in reversed(_frames(error)) if f.filename in paths), None):
         return f"{frame.filename}:{frame.lineno}: {_said(error)}"
-    for plugin in among:  # called with arguments that it does not take: there the traceback ends before it
+    for plugin in among:  # wrong arguments: the traceback ends before it enters the plugin
         for cls in vars(sys.modules[plugin.module]).values():
             if isinstance(cls, type) and plugin.brings(cls) and re.search(rf"\b{cls.__name__}\b", str(error)):
                 return f"{_place(plugin, cls)}: {_said(error)}"
@@ -212,10 +211,10 @@ def blamed_on_plugin(error: BaseException, among: Sequence[Plugin] | None = None
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, in one line; with the file and line of a plugin, where one had a part in it."""
+    """An error in one line, with the file and line of a plugin if one was involved."""
     if not isinstance(error, UserError) and (told := blamed_on_plugin(error)):
         return told
-    if isinstance(error, OSError) and error.strerror:  # a full disk is nobody's mistake, and needs no name of a class
+    if isinstance(error, OSError) and error.strerror:  # a full disk, for example: the class name would not help
         return error.strerror + (f" ({error.filename})" if error.filename else "")
     return _said(error)
 
@@ -233,7 +232,7 @@ def _said(error: BaseException) -> str:
 
 
 def used_by(*specs: Spec) -> list[Plugin]:
-    """The plugins that some part of these comes from."""
+    """The plugins that define some part of these specs."""
     if not _loaded:
         return []
     classes = {cls for spec in specs for part in _parts(spec) for cls in type(part).__mro__}
@@ -241,7 +240,7 @@ def used_by(*specs: Spec) -> list[Plugin]:
 
 
 def concerning(*specs: Spec) -> list[Plugin]:
-    """Those, and those with audits and metrics, which look at whatever is trained."""
+    """The plugins used by these specs, and those with audits and metrics, which apply to every model."""
     variants = [slot.variants for slot in Variant.__subclasses__()]
     looking = [r for r in Registry.everywhere if not any(r is known for known in variants)]
     used = used_by(*specs)
@@ -249,8 +248,8 @@ def concerning(*specs: Spec) -> list[Plugin]:
 
 
 def texts_for(*specs: Spec) -> dict[str, str]:
-    """What another process must be told to know what we know of these: files, by their names. Packages it finds for
-    itself, where they are installed."""
+    """The plugin files that another process needs to use these specs, by name. Installed packages are not included:
+    each process finds its own."""
     return {plugin.name: plugin.text for plugin in concerning(*specs) if plugin.is_file}
 
 
@@ -265,7 +264,7 @@ def _parts(value: Any) -> Iterator[Spec]:
 
 
 def write_into(folder: Path, plugins: Iterable[Plugin]) -> list[str]:
-    """Keep these files in a folder, whole. Gives what its YAML is to name them as."""
+    """Store plugin files in a folder. Returns the names by which the folder's YAML refers to them."""
     kept = list(plugins)
     for plugin in kept:
         if plugin.is_file:
@@ -276,22 +275,22 @@ def write_into(folder: Path, plugins: Iterable[Plugin]) -> list[str]:
 
 
 def named_in_folders(plugins: Iterable[Plugin]) -> list[str]:
-    """What the YAML of a folder that keeps them names them as."""
+    """The names by which the YAML of a folder refers to plugins stored in it."""
     return [f"{FOLDER}/{plugin.name}" if plugin.is_file else plugin.name for plugin in plugins]
 
 
 def changed_since(folder: Path, plugins: Iterable[Plugin]) -> str:
-    """Which of these are not what the folder keeps; empty if none is."""
+    """Which plugin differs from the copy in the folder; empty if none does."""
     for plugin in plugins:
         kept = folder / FOLDER / plugin.name
         if plugin.is_file and kept.is_file() and read_text(kept) != plugin.text:
-            return f"{plugin.path} is not what it was: {kept}"
+            return f"{plugin.path} differs from the copy in the folder: {kept}"
     return ""
 
 
 def load_named(tree: dict[str, Any], folder: Path, title: str, is_asked: bool) -> None:
-    """Take `plugins: […]` out of what a YAML file holds, and see that they are known. Files are looked for in its
-    folder; `is_asked` = the user wrote this YAML, or it is as if: the files may be run."""
+    """Remove `plugins: […]` from a YAML tree, and load them. Files are looked up in the folder. `is_asked`: the user
+    wrote this YAML, so its files may run."""
     load_installed()
     names = tree.pop("plugins", None)
     if names is None:
@@ -307,26 +306,26 @@ def load_named(tree: dict[str, Any], folder: Path, title: str, is_asked: bool) -
             if not _trusting:
                 raise CodeNotRunError(_not_run(folder / name, title))
             with suppress(FileNotFoundError):
-                read_sealed(folder / name, folder)  # what is trusted is what was written
+                read_sealed(folder / name, folder)  # only the original file is trusted
             load_plugin(folder / name)
 
 
 def _is_given(file: Path) -> bool:
-    """Run already, or the user has given another version, which is what counts then."""
+    """Whether the file has been run already, or the user gave another version, which then takes precedence."""
     text = read_text(file) if file.is_file() else None
     if any(plugin.text == text for plugin in loaded()):
         return True
     given = next((plugin for plugin in loaded() if plugin.name == file.name), None)
     if given is not None and text is not None:
-        print(f"warning: {given.path} takes the place of {file}, which is not the same", file=sys.stderr)
+        print(f"warning: using {given.path} instead of {file}, which differs", file=sys.stderr)
     return given is not None
 
 
 def _not_run(file: Path, title: str) -> str:
     lines = len(read_text(file).splitlines()) if file.is_file() else 0
     return (
-        f"{title} needs code that lies in the folder, {file} ({lines} lines), and code that comes with a folder is not "
-        f"run unasked; if you know what it does: --with {file}, or --trust for all that lies there"
+        f"{title} needs code stored in the folder, {file} ({lines} lines), which only runs with your permission; "
+        f"if you trust it, add --with {file}, or --trust for all code in the folder"
     )
 
 
@@ -337,6 +336,6 @@ def _check_installed(name: str, title: str) -> None:
         return
     if wanted not in [one.partition("==")[0] for one in there]:
         raise UserError(
-            f"{title} needs the package {name}: it is not installed, or offers no plugin; pip install {name}"
+            f"{title} needs the package {name}: it is not installed, or defines no plugin; pip install {name}"
         )
-    print(f"warning: {title} was made with {name}, and installed is {', '.join(there)}", file=sys.stderr)
+    print(f"warning: {title} was made with {name}, but {', '.join(there)} is installed", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Warnings, and the progress of long work such as reading data.
+"""Warnings, and the progress of long tasks such as reading data.
 
-Sentences are warnings of the logger "headway", each of them once. Progress goes to whoever listens (`listening`): on
-the command line a bar, and nobody at all in a program that does not ask.
+`say_once` logs each warning once, by the logger "headway". Progress is reported to listeners (`listening`): the command
+line shows a bar; a program that registers no listener sees nothing.
 """
 
 import functools
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 Progress = Callable[[str, int, int], object]
-"""What is being done, how much of it is done, and how much there is."""
+"""What is being done, how much of it is done, and the total."""
 Thing = TypeVar("Thing")
 
 _LOG = logging.getLogger("headway")
@@ -38,7 +38,7 @@ def listening(listener: Progress) -> Iterator[None]:
 
 
 def following(what: str, things: Iterable[Thing], size: Callable[[Thing], int], of: int) -> Iterator[Thing]:
-    """The same things, and after each it is told how far this is."""
+    """Yield the same items, and report the progress after each."""
     done = 0
     for thing in things:
         yield thing

@@ -1,8 +1,8 @@
-"""Reading files that may have been tampered with: regular files of bounded size, or an error that says why not.
+"""Safe reading of files that may have been tampered with: regular files of limited size, or an error that says why not.
 
-A folder that was damaged, or that somebody sent, may hold anything under the names that are expected in it: a pipe that
-nobody writes to, a device without end, a link to elsewhere, a folder, a hundred thousand brackets. Whatever Headway
-reads of runs, studies, searches and caches, it reads by what is here; and what it adds to, it opens by what is here.
+In a damaged folder, or one from somebody else, an expected file name may be a pipe that nobody writes to, an endless
+device, a link to elsewhere, a folder, or JSON nested a hundred thousand levels deep. All files of runs, studies,
+searches and caches are opened with the functions below.
 """
 
 import errno
@@ -18,22 +18,22 @@ from typing import IO, Any
 from headway.core.errors import UserError
 
 MOST = 128 << 20
-"""Bytes of a file that is read whole: the largest that Headway writes have a hundredth of it."""
+"""Size limit in bytes for a file read at once; the largest that Headway writes have a hundredth of it."""
 MOST_LINES = 4 << 30
-"""Bytes of a file that grows by a line a step."""
-DEEPEST = 60
-"""How deep JSON may be nested; Headway's own is never half as deep."""
-DAMAGED = "Headway writes its files whole, so something else has damaged this one"
+"""Size limit in bytes for a file that grows by a line per step."""
+MAX_DEPTH = 60
+"""How deep JSON may be nested; Headway's own files reach less than half of it."""
+DAMAGED = "Headway never leaves half-written files, so something else damaged this one"
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link"}
-_CAREFULLY = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe that nobody writes to would keep us waiting
+_CAREFULLY = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # without O_NONBLOCK, opening a pipe could wait forever
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class UnreadableError(UserError):
-    """A file that is there and cannot be read; the message names it and says why."""
+    """A file exists but cannot be read; the message names it and says why."""
 
     def __init__(self, path: Path, why: str):
         super().__init__(f"{path} cannot be read: {why}")
@@ -42,12 +42,12 @@ class UnreadableError(UserError):
 
 @contextmanager
 def opened(path: Path, through_links: bool = False) -> Iterator[IO[bytes]]:
-    """A regular file, to be read. FileNotFoundError where there is none."""
+    """Open a regular file for reading. Raises FileNotFoundError if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | _CAREFULLY | (0 if through_links else os.O_NOFOLLOW))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+    except (OSError, ValueError) as error:  # ValueError: a name that contains a zero byte
         raise UnreadableError(path, _why(error)) from None
     with os.fdopen(descriptor, "rb") as file:
         if why := _no_file(os.fstat(descriptor)):
@@ -56,25 +56,25 @@ def opened(path: Path, through_links: bool = False) -> Iterator[IO[bytes]]:
 
 
 def read_bytes(path: Path, most: int | None = MOST, through_links: bool = False) -> bytes:
-    """All of a regular file, which may be as large as the memory where nothing less is said. FileNotFoundError where
-    there is none; `UnreadableError` for whatever else."""
+    """Read a whole regular file; with `most=None` its size is limited only by the memory. Raises FileNotFoundError if
+    there is none, and `UnreadableError` for anything else."""
     size, bound = 0, memory_of_machine() if most is None else most
     try:
         with opened(path, through_links) as file:
             size = os.fstat(file.fileno()).st_size
             if size > bound:
-                raise UnreadableError(path, f"it has {size:,} bytes, and at most {bound:,} are read")
+                raise UnreadableError(path, f"it has {size:,} bytes, more than the limit of {bound:,}")
             return file.read() if most is None else file.read(most)
     except FileNotFoundError:
         raise
     except MemoryError:
-        raise UnreadableError(path, f"it has {size:,} bytes, and there is no memory for so many") from None
-    except OSError as error:  # a disk that fails
+        raise UnreadableError(path, f"it has {size:,} bytes, which do not fit into memory") from None
+    except OSError as error:  # the disk fails
         raise UnreadableError(path, _why(error)) from None
 
 
 def memory_of_machine() -> int:
-    """Bytes, whoever else uses them now: what is more than that fits at no time."""
+    """The machine's memory in bytes, used or free: anything larger can never fit."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:  # a container may have less
         return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -99,25 +99,25 @@ def as_text(content: bytes, path: Path) -> str:
 
 
 def parse_json(content: bytes, path: Path) -> Any:
-    """What a JSON text holds; nested no deeper than anything that Headway writes."""
+    """Parse JSON, nested at most as deep as Headway's own files may be."""
     if not content:
         raise UnreadableError(path, "it is empty")
-    if is_deeper(content, DEEPEST):
-        raise UnreadableError(path, f"it is nested more than {DEEPEST} levels deep")
+    if is_deeper(content, MAX_DEPTH):
+        raise UnreadableError(path, f"it is nested more than {MAX_DEPTH} levels deep")
     try:
         return json.loads(as_text(content, path))
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, too
-        raise UnreadableError(path, f"it is no JSON: {str(error).partition(';')[0]}") from None
+    except (ValueError, RecursionError) as error:  # also for an integer with thousands of digits
+        raise UnreadableError(path, f"it is not JSON: {str(error).partition(';')[0]}") from None
 
 
 def is_deeper(content: bytes, most: int) -> bool:
-    """Whether brackets in a JSON text are nested deeper than that; told without recursion, and fast."""
+    """Whether the brackets of a JSON text are nested deeper than `most`; without recursion, and fast."""
     if content.count(b"[") + content.count(b"{") <= most:
         return False
     brackets = _STRING.sub(b"", content).translate(_ONE_KIND, _NO_BRACKETS)
     for _ in range(most):
         inner = brackets.replace(b"[]", b"")
-        if len(inner) == len(brackets):  # they do not come in pairs: this is no JSON
+        if len(inner) == len(brackets):  # unpaired brackets: not JSON
             return len(brackets) > most
         brackets = inner
     return bool(brackets)
@@ -125,11 +125,11 @@ def is_deeper(content: bytes, most: int) -> bool:
 
 @contextmanager
 def opened_to_append(path: Path, mode: str = "ab") -> Iterator[IO[Any]]:
-    """A regular file, new or there, to be added to; never through a link, which may lead anywhere."""
+    """Open a new or existing regular file for appending; never through a link."""
 
     def carefully(name: str, flags: int) -> int:
         descriptor = os.open(name, flags | _CAREFULLY | os.O_NOFOLLOW, 0o666)
-        if why := _no_file(os.fstat(descriptor)):  # before anybody seeks its end, which a pipe has not
+        if why := _no_file(os.fstat(descriptor)):  # before anybody seeks to its end, which fails on a pipe
             os.close(descriptor)
             raise UserError(f"{path} cannot be written: {why}")
         return descriptor
@@ -146,16 +146,16 @@ def opened_to_append(path: Path, mode: str = "ab") -> Iterator[IO[Any]]:
 
 
 def check_own(*folders: Path) -> None:
-    """What is written or removed in these stays in them: none of them is a link to elsewhere."""
+    """Check that none of these folders is a link, so that nothing outside them is written or removed."""
     for folder in folders:
         if folder.is_symlink():
             raise UserError(
-                f"{folder} is a link, and nothing is written through links; name the folder that it leads to"
+                f"{folder} is a link, and Headway does not write through links; give the folder that it points to"
             )
 
 
 def _no_file(found: os.stat_result) -> str:
-    """Why this is not a regular file; empty if it is one."""
+    """Why this is not a regular file; empty if it is."""
     if stat.S_ISREG(found.st_mode):
         return ""
     return f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'a device')}, not a file"

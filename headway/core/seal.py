@@ -4,10 +4,10 @@
      "lines": {"metrics.jsonl": {"bytes": 51200, "sha256": "d4735e…"}},
      "sha256": "4e0740…"}
 
-Files are written whole, so damage comes from elsewhere: a disk, a hand, a file of another run. It is told by the seal
-when the file is read. A process that is killed must not leave what looks like damage, so before a file is replaced the
-seal says both what it is and what it will be; afterwards, only what it is. Files that grow are sealed up to a length.
-What was never sealed (by versions that did not) is read as it is.
+Files are written atomically, so damage comes from elsewhere: a disk, an edit, a file of another run. The seal detects
+it when a file is read. A killed process must not leave what looks like damage: before a file is replaced, the seal
+lists both its old and its new checksum, and afterwards only the new one. Files that grow are sealed up to a length.
+Folders from versions without seals are read as they are.
 """
 
 import fcntl
@@ -36,29 +36,29 @@ from headway.core.reading import (
 
 FILE = "seal.json"
 ABSENT = "absent"
-MOST_LOOKS = 50
-"""At a file that is being rewritten."""
+MAX_READS = 50
+"""How often a file that is being rewritten is read again."""
 PATIENCE = 60.0
-"""Seconds until whoever rewrites a folder must be done."""
+"""Seconds to wait while another process rewrites a folder."""
 MADE_AGAIN = ("audit.json", "measures.json", "ensembles.json")
-"""Files that may be removed: whoever needs one makes it."""
+"""Files that may be removed: they are made again when needed."""
 REMEDIES = {
-    "recipe.yaml": "`headway train RECIPE --resume`, with the recipe that made the run, writes it anew",
+    "recipe.yaml": "to restore it, run `headway train RECIPE --resume` with the recipe that made the run",
     "tokenizer.json": "train --resume makes it again",
     "scores.json": "`headway score` measures them again",
     "audit.json": "remove it, and audit again",
-    "metrics.jsonl": "weights and scores do not rest on it, and train --resume makes its lines again",
-    "events.jsonl": "weights and scores do not rest on it: remove it, and the rest is read",
-    "run.json": "its checkpoints bear checksums of their own and may be whole; train the run again under another name",
-    "study.yaml": "its runs are whole for all that: a study of another name takes them over with --reuse",
+    "metrics.jsonl": "weights and scores do not depend on it, and train --resume restores its lines",
+    "events.jsonl": "weights and scores do not depend on it: remove it to read the rest",
+    "run.json": "its checkpoints have their own checksums and may be intact; train the run again under another name",
+    "study.yaml": "its runs may still be intact: a study with another name takes them over with --reuse",
     "measures.json": "remove it, and it is measured again",
     "ensembles.json": "remove it, and it is measured again",
-    FILE: "remove it, and the folder is read as it is, unsealed",
+    FILE: "remove it, and the folder is read without a seal",
 }
 
 
 class DamagedError(UnreadableError):
-    """A file that is not what was written; the message says what can still be done."""
+    """A file is not what was written; the message says how to recover."""
 
     def __init__(self, path: Path, why: str):
         remedy = REMEDIES.get(path.name)
@@ -67,7 +67,7 @@ class DamagedError(UnreadableError):
 
 @dataclass(frozen=True)
 class SealedLength:
-    """Of a file that grows: so many bytes, and what they were."""
+    """The sealed part of a growing file: its length in bytes, and its checksum."""
 
     length: int
     sha256: str
@@ -81,7 +81,7 @@ class SealedLength:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> "SealedLength":
-        """What `as_json` gave; KeyError, TypeError or ValueError for anything else."""
+        """Read what `as_json` wrote; raises KeyError, TypeError or ValueError for anything else."""
         return cls(int(told["bytes"]), str(told["sha256"]))
 
     def fits(self, content: bytes) -> bool:
@@ -91,23 +91,23 @@ class SealedLength:
 @dataclass(frozen=True)
 class Seal:
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The checksums that each may have: one; two while it is replaced."""
+    """The permitted checksums of each file: one, or two while it is being replaced."""
     lines: Mapping[str, SealedLength] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         write_whole(folder / FILE, self.text())
 
     def text(self) -> str:
-        told = self._told()
+        told = self._as_tree()
         return json.dumps({**told, "sha256": _sum_of(told)}, indent=1) + "\n"
 
-    def _told(self) -> dict[str, Any]:
+    def _as_tree(self) -> dict[str, Any]:
         lines = {name: one.as_json() for name, one in sorted(self.lines.items())}
         return {"files": {name: list(sums) for name, sums in sorted(self.files.items())}, "lines": lines}
 
 
 def read_seal(folder: Path) -> Seal | None:
-    """None where the folder was never sealed."""
+    """Read a folder's seal; None if the folder was never sealed."""
     path = folder / FILE
     try:
         told = parse_json(read_bytes(path), path)
@@ -120,7 +120,7 @@ def read_seal(folder: Path) -> Seal | None:
         files = {name: [str(one) for one in sums] for name, sums in told["files"].items()}
         lines = {name: SealedLength.from_json(one) for name, one in told["lines"].items()}
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise DamagedError(path, "it is no seal") from None
+        raise DamagedError(path, "it is not a valid seal") from None
     if own != _sum_of(told):
         raise DamagedError(path, "its checksum differs")
     return Seal(files, lines)
@@ -134,8 +134,8 @@ def is_sealed(folder: Path) -> bool:
 
 
 def read_sealed(path: Path, folder: Path | None = None, most: int = MOST, needed: bool = True) -> bytes:
-    """A file of a sealed folder (of its own, unless it is said which), if it is what was written; else a
-    `DamagedError`. FileNotFoundError where there is none and none is missed: what can be made again is not `needed`."""
+    """Read a file of a sealed folder (its own folder by default); `DamagedError` if it is not what was written. Raises
+    FileNotFoundError if there is none and none is expected; files that can be made again are not `needed`."""
     home = folder or path.parent
     name = str(path.relative_to(home))
 
@@ -160,18 +160,18 @@ def read_sealed(path: Path, folder: Path | None = None, most: int = MOST, needed
 
 
 def read_sealed_text(path: Path) -> str:
-    with _own(path):
+    with _as_damage(path):
         return as_text(read_sealed(path), path)
 
 
 def read_sealed_json(path: Path, needed: bool = True) -> Any:
-    with _own(path):
+    with _as_damage(path):
         return parse_json(read_sealed(path, needed=needed), path)
 
 
 @contextmanager
-def _own(path: Path) -> Iterator[None]:
-    """What is wrong with one of Headway's own files, sealed or not, came from elsewhere."""
+def _as_damage(path: Path) -> Iterator[None]:
+    """Report an unreadable file of Headway's own, sealed or not, as damaged."""
     try:
         yield
     except DamagedError:
@@ -183,7 +183,7 @@ def _own(path: Path) -> Iterator[None]:
 
 
 def read_sealed_lines(path: Path, needed: bool = True) -> list[bytes]:
-    """Of a file that grows: what was sealed of it is what was written. Where nothing rests on it, it may be gone."""
+    """Read the lines of a growing file, and check its sealed part. A file that is not `needed` may be missing."""
 
     def look() -> tuple[bytes | None, Seal | None]:
         content = _content(path, MOST_LINES)
@@ -200,7 +200,7 @@ def read_sealed_lines(path: Path, needed: bool = True) -> list[bytes]:
 
 
 def read_several(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes | None], bool]:
-    """Several files of a folder (None: it is not there), and whether the folder is sealed."""
+    """Read several files of a folder (None for a missing one), and whether the folder is sealed."""
     seal, found = read_seal(folder), {}
     for name in names:
         content = _content(folder / name, MOST)
@@ -208,7 +208,7 @@ def read_several(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes | 
         is_missed = content is not None or name not in MADE_AGAIN
         if known is not None and is_missed and (ABSENT if content is None else checksum(content)) not in known:
             try:
-                content = read_sealed(folder / name)  # unless somebody was at it just now
+                content = read_sealed(folder / name)  # it may just have been rewritten: check again
             except FileNotFoundError:
                 content = None
         found[name] = content
@@ -216,7 +216,7 @@ def read_several(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes | 
 
 
 def damages(folder: Path) -> list[str]:
-    """Everything in a sealed folder that is not what was written, in words."""
+    """Everything in a sealed folder that is not what was written, one message per file."""
     seal, found = read_seal(folder), []
     for name in [*(seal.files if seal else ()), *(seal.lines if seal else ())]:
         try:
@@ -225,7 +225,7 @@ def damages(folder: Path) -> list[str]:
             else:
                 read_sealed(folder / name, folder)
         except FileNotFoundError:
-            pass  # it was about to be there
+            pass  # it was just being created
         except UserError as error:
             found.append(str(error))
     return found
@@ -241,10 +241,10 @@ def _content(path: Path, most: int) -> bytes | None:
 def _when_settled(
     look: Callable[[], tuple[bytes | None, Seal | None]], fits: Callable[[bytes | None, Seal | None], bool]
 ) -> tuple[bytes | None, bool]:
-    """The content, and whether it is good. Somebody may be rewriting the folder between two of our looks: what does not
-    fit is damage only if it stays the same."""
+    """The content, and whether it fits the seal. Another process may be rewriting the folder while we read: a mismatch
+    is damage only if it persists."""
     now = look()
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_READS):
         if fits(*now):
             return now[0], True
         time.sleep(0.01)
@@ -259,10 +259,10 @@ def _when_settled(
 
 @contextmanager
 def rewriting(folder: Path, new: bool = False) -> Iterator[dict[str, str | bytes | None]]:
-    """Put into the mapping what files are to hold (None: to be gone). They are written at the end, one process after
-    the other, so what is read inside is what is replaced. `new`: a folder without a seal gets one."""
+    """Rewrite files of a folder: put their new contents into the mapping (None to remove one). They are written at the
+    end, by one process at a time, so that the old contents stay readable inside. `new`: seal an unsealed folder."""
     wanted: dict[str, str | bytes | None] = {}
-    with _alone(folder):
+    with _locked(folder):
         seal = read_seal(folder)
         yield wanted
         if not wanted and (seal is not None or not new):
@@ -283,15 +283,15 @@ def rewriting(folder: Path, new: bool = False) -> Iterator[dict[str, str | bytes
 
 
 def seal_new(folder: Path) -> None:
-    """Of a folder that nobody else sees yet (`write_folder_whole`), with all that lies in it."""
+    """Seal everything in a folder that no other process sees yet (`write_folder_whole`)."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     seal = Seal({str(path.relative_to(folder)): [checksum(path.read_bytes())] for path in files})
     (folder / FILE).write_bytes(seal.text().encode())
 
 
 def seal_lines(folder: Path, *names: str) -> None:
-    """Files that have grown, as long as they are now."""
-    with _alone(folder):
+    """Seal growing files at their current length."""
+    with _locked(folder):
         if (seal := read_seal(folder)) is None:
             return
         contents = {name: _content(folder / name, MOST_LINES) for name in names}
@@ -300,8 +300,8 @@ def seal_lines(folder: Path, *names: str) -> None:
 
 
 def unseal_lines(folder: Path, name: str) -> None:
-    """Before what was sealed of it is cut short."""
-    with _alone(folder):
+    """Remove a growing file from the seal, before it is shortened."""
+    with _locked(folder):
         if (seal := read_seal(folder)) is not None and name in seal.lines:
             replace(seal, lines={other: one for other, one in seal.lines.items() if other != name}).write(folder)
 
@@ -316,8 +316,8 @@ def _write(folder: Path, contents: Mapping[str, bytes | None]) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, for the moment that it takes; the system drops the lock when the process dies."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock for the moment; the system releases it if the process dies."""
     check_own(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -328,9 +328,9 @@ def _alone(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise UserError(f"{folder} is being rewritten by another process, for a minute by now") from None
+                    raise UserError(f"{folder} has been locked by another process for a minute") from None
                 time.sleep(0.005)
-            except OSError:  # a file system that locks no folders: there, nobody is kept out
+            except OSError:  # this file system cannot lock folders: go on without a lock
                 break
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What every part of a recipe has in common.
+"""The base class of every part of a recipe.
 
-A *spec* is a small frozen description that stands beside the thing it describes and can build it. Variants of one idea
-(position schemes, head fusions, optimizers …) are specs with different `kind`s: `variants.py`.
+A *spec* is a small frozen description of something that it can build. Variants of one idea (position schemes, head
+fusions, optimizers …) are specs with different `kind`s: `variants.py`.
 """
 
 import ast
@@ -16,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 LARGEST = 2**63 - 1
-"""What 64 bits can count: nothing is so many, and much beneath would fail on the way."""
+"""The largest 64-bit integer. A larger number in a recipe would fail somewhere later."""
 LARGEST_FLOAT = 3.4e38
-"""What is computed with is float32."""
+"""The largest number in a recipe: computations use float32."""
 
 
 class Problem(NamedTuple):
@@ -29,18 +29,18 @@ class Problem(NamedTuple):
 
 
 class Spec(BaseModel):
-    """Frozen and strict: an unknown key or a value of another type is an error, and the docstring below a field
-    is its documentation, in the code and on the command line alike."""
+    """A frozen, strict description: unknown keys and values of the wrong type are errors. The docstring below a field
+    is its documentation, in the code and on the command line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     added: ClassVar[frozenset[str]] = frozenset()
-    """Keys that came when there were recipes already. Left at their default they do not count in the hash of a recipe:
-    the runs on people's disks still belong to theirs."""
+    """Keys added in later versions. At their default they do not count in a recipe's hash, so that existing runs still
+    match their recipes."""
 
     called_elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Of the whole tree: what people call a key who come from other tools, and what it is called here; `{value}` is
-    what they gave. For hints; nothing is read under two names."""
+    """For the whole tree: names of keys in other tools, and the name here; `{value}` stands for the given value. Used
+    only for hints: each key has one name."""
 
     @model_validator(mode="before")
     @classmethod
@@ -53,18 +53,18 @@ class Spec(BaseModel):
             kind = getattr(field.default, "kind", None)
             if kind is not None and isinstance(filled.get(name), dict):
                 filled[name] = {"kind": kind, **filled[name]}
-            if kind is not None and isinstance(filled.get(name), list):  # one for each layer, for example
+            if kind is not None and isinstance(filled.get(name), list):  # for example one per layer
                 filled[name] = [{"kind": kind, **one} if isinstance(one, dict) else one for one in filled[name]]
         return filled
 
     def problems(self) -> Iterator[Problem]:
-        """Combinations that cannot work although each value alone is valid. Keys are relative to this spec."""
+        """Combinations that cannot work although each value is valid by itself. Keys are relative to this spec."""
         yield from ()
 
     def all_problems(self, prefix: str = "") -> Iterator[Problem]:
-        """The problems of this spec and of every spec inside it, with keys from the root."""
+        """The problems of this spec and of all specs inside it, with keys from the root."""
         too_large = [*self._numbers_too_large()]
-        for problem in too_large or self.problems():  # what is no number to compute with is not computed with
+        for problem in too_large or self.problems():  # numbers that are too large are not used in further checks
             yield Problem(tuple(prefix + key for key in problem.keys), problem.reason)
         for name in type(self).model_fields:
             value: Any = getattr(self, name)
@@ -80,13 +80,13 @@ class Spec(BaseModel):
             for one in value if isinstance(value, list) else [value]:
                 most = LARGEST_FLOAT if isinstance(one, float) else LARGEST
                 if isinstance(one, int | float) and abs(one) > most:
-                    yield Problem((name,), f"{one:.3g} is more than a number here can be; at most {most:.1e}")
+                    yield Problem((name,), f"{one:.3g} is too large; the limit is {most:.1e}")
 
 
 @cache
 def documentation(cls: type[Spec]) -> dict[str, str]:
-    """Of each field the docstring below it, its own or that of the base it comes from. Read from the source when
-    somebody asks: to read it as every class is made, as pydantic offers, takes a tenth of the start of a command."""
+    """The docstring below each field, its own or inherited. Read from the source when needed: collecting them when
+    classes are created, as pydantic offers, takes a tenth of a command's startup."""
     found: dict[str, str] = {}
     for base in [one for one in reversed(cls.__mro__) if issubclass(one, Spec)]:
         below = _below_fields(base)
@@ -99,7 +99,7 @@ def documentation(cls: type[Spec]) -> dict[str, str]:
 def _below_fields(cls: type) -> dict[str, str]:
     try:
         written = _classes_in(inspect.getsource(sys.modules[cls.__module__]))[cls.__qualname__].body
-    except (OSError, TypeError, SyntaxError, KeyError):  # typed in somewhere, and written nowhere
+    except (OSError, TypeError, SyntaxError, KeyError):  # entered interactively, without a source file
         return {}
     found: dict[str, str] = {}
     for field, text in pairwise(written):
@@ -113,7 +113,7 @@ def _below_fields(cls: type) -> dict[str, str]:
 
 @lru_cache(maxsize=100)
 def _classes_in(source: str) -> dict[str, ast.ClassDef]:
-    """By their full names. (`inspect.getsource` of a class would read the whole of its file, each time anew.)"""
+    """Class definitions by qualified name. (`inspect.getsource` of a class would parse the whole file every time.)"""
     found: dict[str, ast.ClassDef] = {}
 
     def look(node: ast.AST, above: str) -> None:
@@ -126,7 +126,7 @@ def _classes_in(source: str) -> dict[str, ast.ClassDef]:
                     look(inner, f"{above}{name}.<locals>.")
                 case ast.stmt():
                     look(inner, above)
-                case _:  # an expression: no class is written in one
+                case _:  # expressions contain no class definitions
                     pass
 
     look(ast.parse(source), "")
@@ -134,7 +134,7 @@ def _classes_in(source: str) -> dict[str, ast.ClassDef]:
 
 
 def as_ever(spec: Spec, tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree of a spec without the keys that were added since and are not used."""
+    """The tree of a spec without later-added keys that are at their default."""
     kept = {}
     for name, value in tree.items():
         own, field = getattr(spec, name, None), type(spec).model_fields.get(name)

@@ -1,8 +1,8 @@
-"""The status of a run: a word, the step it came at, and the reason. People read the sentence that `str` makes of it.
+"""The status of a run: a state, the step at which it was reached, and the reason. `str` makes a sentence of it.
 
-The same three are kept wherever a run's end is written down (run.json, metrics.jsonl, checkpoints, a study's failures).
-Earlier versions kept the sentence instead, "diverged at step 12: the loss is no longer a finite number"; `read` takes
-either.
+These three are stored wherever the end of a run is recorded (run.json, metrics.jsonl, checkpoints, a study's failures).
+Earlier versions stored the sentence instead, such as "diverged at step 12: the loss is no longer a finite number";
+`read` accepts both.
 """
 
 import re
@@ -17,22 +17,22 @@ from headway.core.errors import UserError, did_you_mean
 class State(StrEnum):
     NOT_BEGUN = "not begun"
     IMPORTED = "imported"
-    """Made of somebody else's weights; nothing was trained."""
+    """Made from imported weights; nothing was trained."""
     STARTED = "started"
-    """And neither finished nor interrupted: it is being trained, or its process was killed."""
+    """Neither finished nor interrupted: it is training, or its process was killed."""
     INTERRUPTED = "interrupted"
-    """Somebody pressed Ctrl-C: it was saved, and can be resumed."""
+    """Stopped by Ctrl-C; it was saved and can be resumed."""
     FAILED = "failed"
-    """An error ended it; the study goes on with the others, and may try it again."""
+    """Ended by an error. A study continues with its other runs, and may try this one again."""
     NOT_SCORED = "not scored"
-    """Trained, but killed before its scores were there."""
+    """Trained, but killed before it was scored."""
     FINISHED = "finished"
     STOPPED = "stopped"
-    """Its patience was over."""
+    """Early stopping: no improvement within the patience."""
     PRUNED = "pruned"
-    """Somebody who watched had seen enough."""
+    """Ended early by a listener, such as a search's pruner."""
     DIVERGED = "diverged"
-    """A loss or a gradient was no longer a finite number."""
+    """The loss or a gradient was no longer finite."""
 
 
 ENDS = {State.IMPORTED, State.FINISHED, State.STOPPED, State.PRUNED, State.DIVERGED}
@@ -48,7 +48,7 @@ class Status:
     reason: str | None = None
 
     def __str__(self) -> str:
-        """The sentence; of a run that failed, the reason alone says it."""
+        """The status as a sentence. For a failed run, the reason alone."""
         if self.state is State.FAILED and self.reason:
             return self.reason
         said = "not finished" if self.state is State.STARTED else str(self.state)
@@ -58,7 +58,7 @@ class Status:
 
     @property
     def is_end(self) -> bool:
-        """There is nothing left to train."""
+        """Whether there is nothing left to train."""
         return self.state in ENDS
 
     @property
@@ -74,11 +74,11 @@ class Status:
 
     @classmethod
     def read(cls, facts: Mapping[str, Any], key: str = "status") -> "Status":
-        """From what `as_json` gave, among other facts perhaps; or from a sentence of an older version. What is neither
-        is a UserError."""
+        """Read what `as_json` wrote (possibly among other facts), or the sentence of an older version. Raises UserError
+        for anything else."""
         said = facts.get(key)
         found = _SENTENCE.fullmatch(said) if isinstance(said, str) else None
         if found is None or found["state"] not in _STATES:
-            raise UserError(f"{said!r} is no status of a run{did_you_mean(str(said), State)}")
+            raise UserError(f"{said!r} is not a run's status{did_you_mean(str(said), State)}")
         step = facts.get("step") if found["step"] is None else int(found["step"])
         return cls(State(found["state"]), step, found["reason"] or facts.get("reason"))

@@ -1,7 +1,7 @@
-"""From a tree of plain values to a spec, or to one message that lists everything that is wrong in it.
+"""Turns a tree of plain values into a spec, or into one message that lists everything wrong with it.
 
-A validator stops looking into a part once a piece of it is wrong. Here each wrong piece is noted, left out, and the
-rest looked at again, so that unknown keys, wrong types and impossible combinations all come at once.
+A validator stops checking a part once a piece of it is wrong. Here each wrong piece is recorded and removed, and the
+rest is checked again, so that unknown keys, wrong types and impossible combinations are all reported at once.
 """
 
 import copy
@@ -22,7 +22,7 @@ Path = tuple[str, ...]
 
 
 class ImpossibleError(UserError):
-    """Every value alone is valid, but they do not go together."""
+    """Each value is valid by itself, but they cannot be combined."""
 
     def __init__(self, problems: list[Problem]):
         super().__init__("\n".join(f"{', '.join(p.keys)}: {p.reason}" for p in problems))
@@ -30,23 +30,23 @@ class ImpossibleError(UserError):
 
 
 class InvalidError(UserError):
-    """All that is wrong with one spec, a line for each thing."""
+    """Everything that is wrong with one spec, one line per problem."""
 
     def __init__(self, title: str, complaints: dict[str, tuple[str, ...]]):
         count = "one thing is wrong" if len(complaints) == 1 else f"{len(complaints)} things are wrong"
         super().__init__(f"{title}: {count}\n" + "\n".join(f"  {c}" for c in complaints))
         self.complaints = complaints
-        """Line by line, and of each the keys that it is about."""
+        """Each line, with the keys it is about."""
 
 
 def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[Path], str]) -> S:
-    """`place` says where a key was given, for the message: 'recipe.yaml:12', 'command line'; '' = nowhere."""
+    """Validate a tree. `place` says where a key was given: 'recipe.yaml:12', 'command line'; '' = unknown."""
     tree, complaints, left_out = copy.deepcopy(tree), {}, set()
     for _ in range(100):
         try:
             made = cls.model_validate(tree)
         except ImpossibleError as error:
-            # A combination with a key that was left out compares with a default nobody asked for.
+            # A problem that involves a removed key is about its default, which the user did not choose.
             real = [p for p in error.problems if not any(_is_within(gone, key) for gone in left_out for key in p.keys)]
             complaints |= {_line(place, [tuple(key.split(".")) for key in p.keys], p.reason): p.keys for p in real}
             break
@@ -54,13 +54,13 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
             before = copy.deepcopy(tree)
             for detail in error.errors():
                 path, value = _find(before, detail["loc"], detail["type"] == "missing")
-                if ".".join(path) in left_out and detail["type"] == "missing":  # it is there, and was complained about
+                if ".".join(path) in left_out and detail["type"] == "missing":  # it was given, reported and removed
                     continue
                 complaint = _line(place, [path], _reason(cls, before, path, value, detail))
                 complaints[complaint] = (".".join(path),)
                 left_out.add(".".join(path))
                 _leave_out(tree, path)
-            if tree == before:  # what is missing cannot be left out
+            if tree == before:  # a missing key cannot be removed
                 break
         else:
             if not complaints:
@@ -70,10 +70,10 @@ def validated(cls: type[S], tree: dict[str, Any], title: str, place: Callable[[P
 
 
 def variants(cls: type[Spec], path: Sequence[str]) -> list[type[Spec]]:
-    """The specs that may stand at this path: several where a kind is chosen, none where there is no spec."""
+    """The specs that may be at this path: several if a kind is chosen, none if there is no spec."""
     found = [cls]
     for part in path:
-        if part.isdigit():  # a place in a list
+        if part.isdigit():  # an index into a list
             continue
         fields = [spec.model_fields[part].annotation for spec in found if part in spec.model_fields]
         found = list(dict.fromkeys(spec for annotation in fields for spec in _specs_in(annotation)))
@@ -81,7 +81,7 @@ def variants(cls: type[Spec], path: Sequence[str]) -> list[type[Spec]]:
 
 
 def known_keys(cls: type[Spec], prefix: str = "") -> Iterator[str]:
-    """Every dotted key a recipe of this class may have, over all variants."""
+    """Every dotted key that a recipe of this class may have, over all variants."""
     for name, field in cls.model_fields.items():
         written = prefix + (field.alias or name)
         yield written
@@ -122,7 +122,7 @@ def _reason(cls: type[Spec], tree: Any, path: Path, value: Any, detail: ErrorDet
 
 
 def called_elsewhere(cls: type[Spec], key: str, value: Any = None) -> str | None:
-    """What a key is called here that people know by another name: `n_layer` → `model.layers`."""
+    """Headway's name for a key of another tool: `n_layer` → `model.layers`."""
     name = key.rsplit(".", 1)[-1].lower().replace("-", "_")
     found = cls.called_elsewhere.get(name)
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else 10
@@ -130,14 +130,14 @@ def called_elsewhere(cls: type[Spec], key: str, value: Any = None) -> str | None
 
 
 def _unknown(cls: type[Spec], tree: Any, path: Path, value: Any) -> str:
-    """An unknown key: a setting of another variant, a slip of the pen, a key that belongs elsewhere, or one that is
-    called so elsewhere."""
+    """The reason for an unknown key: it is a setting of another variant, misspelt, at the wrong place, or another
+    tool's name."""
     keys, (*parents, name) = list(known_keys(cls)), path
     ours = called_elsewhere(cls, name, value)
     variants, default = [cls], None
     for part in parents:
         tree = tree[int(part)] if isinstance(tree, list) else tree[part]
-        if (field := cls.model_fields.get(part)) is not None:  # else a name, or a place in a list, of the user's own
+        if (field := cls.model_fields.get(part)) is not None:  # otherwise a name or list index chosen by the user
             variants, default = list(_specs_in(field.annotation)), getattr(field.default, "kind", None)
         if not isinstance(tree, dict):
             continue
@@ -164,7 +164,7 @@ def _only_hint(given: str, known: list[str]) -> str:
 
 
 def _find(tree: Any, location: tuple[int | str, ...], is_missing: bool) -> tuple[Path, Any]:
-    """The path in what the user wrote. Locations of a union also name the chosen variant, which nobody wrote."""
+    """The path as the user wrote it. Pydantic's locations also name the chosen variant of a union."""
     path: list[str] = []
     node: Any = tree
     for part in location:
@@ -172,7 +172,7 @@ def _find(tree: Any, location: tuple[int | str, ...], is_missing: bool) -> tuple
             node = node[part]  # pyright: ignore
             path.append(str(part))
         elif is_missing and part == location[-1] and isinstance(node, dict) and isinstance(part, str):
-            return (*path, part), None  # which should be there
+            return (*path, part), None  # the missing key
     return tuple(path), node
 
 
@@ -180,10 +180,10 @@ def _leave_out(tree: dict[str, Any], path: Path) -> None:
     node = tree
     for depth, part in enumerate(path[:-1], 1):
         inner = node.get(part)
-        if isinstance(inner, list):  # a list is judged, and left out, as a whole
+        if isinstance(inner, list):  # a list is removed as a whole
             path = path[:depth]
             break
-        if not isinstance(inner, dict):  # left out already
+        if not isinstance(inner, dict):  # removed already
             return
         node = inner
     if path:

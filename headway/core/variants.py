@@ -1,17 +1,17 @@
-"""Open sets of variants (position schemes, mixers, audits …), to which anybody can add.
+"""Extensible sets of variants (position schemes, mixers, audits …).
 
 A recipe has *slots* (positions, head fusion, optimizer …), and each slot takes one of several *variants*, chosen by
-`kind`. The slot is a class that says what all its variants have and can do; a variant is a subclass with a kind:
+`kind`. The slot is a class with the interface of its variants; a variant is a subclass with a kind:
 
     class PositionSpec(Variant):                        # the slot
         @abstractmethod
         def build(self, replicas: int, width: int, heads: int, context: int) -> Positions: ...
 
-    class Alibi(PositionSpec):                          # a variant: to be written down is to be known
+    class Alibi(PositionSpec):                          # a variant: defining the class registers it
         kind: Literal["alibi"] = "alibi"
 
 A field `positions: PositionSpec = Learned()` then takes `alibi`, `{kind: rotary, base: 500}` or `Rotary(base=500)`.
-Kinds are looked up when a recipe is read, so a class in a file of the user's own is as good as one of ours.
+Kinds are looked up when a recipe is read, so a user's own class works like a built-in one.
 """
 
 import sys
@@ -34,11 +34,11 @@ class _Entry(NamedTuple, Generic[T]):
     thing: T
     module: str
     place: str
-    """Where it was written, for messages: `my_attention.py:12`."""
+    """Where it was defined, for messages: `my_attention.py:12`."""
 
 
 class Registry(Mapping[str, T]):
-    """What there is of one kind of thing, by name, in the order in which it came."""
+    """Named things of one kind, in the order in which they were added."""
 
     everywhere: ClassVar[list["Registry[Any]"]] = []
 
@@ -48,11 +48,11 @@ class Registry(Mapping[str, T]):
         self._entries: dict[str, _Entry[T]] = {}
 
     def add(self, name: str, thing: T, module: str) -> T:
-        """One more. A module that is read again (a cell of a notebook, a file that was changed) may say it anew; two
-        that want the same name have to agree first."""
+        """Add a thing. The same module may redefine a name (a notebook cell run again, a changed file); two modules
+        with the same name are an error."""
         known, place = self._entries.get(name), _line_now_running(module)
         if known is not None and known.module != module:
-            raise UserError(f"there are two of one name: {self.what} '{name}' is in {known.place} and in {place}")
+            raise UserError(f"name clash: {self.what} '{name}' is defined in {known.place} and in {place}")
         self._entries[name] = _Entry(thing, module, place)
         return thing
 
@@ -66,7 +66,7 @@ class Registry(Mapping[str, T]):
         return [name for name, entry in self._entries.items() if entry.module == module]
 
     def forget(self, module: str) -> None:
-        """As if that module had never been read."""
+        """Remove everything that a module added."""
         self._entries = {name: entry for name, entry in self._entries.items() if entry.module != module}
 
     def __getitem__(self, name: str) -> T:
@@ -80,12 +80,12 @@ class Registry(Mapping[str, T]):
 
 
 def is_slot(cls: type) -> bool:
-    """Whether a recipe chooses between the variants of this class."""
+    """Whether a class is a slot, whose variants a recipe chooses from."""
     return "variants" in vars(cls)
 
 
 def kinds(cls: type[Spec]) -> list[str]:
-    """By which names a recipe asks for this class; none if it is only a base of others."""
+    """The names by which a recipe selects this class; none for a mere base class."""
     field = cls.model_fields.get("kind")
     if field is None or not isinstance(field.default, str):
         return []
@@ -94,10 +94,10 @@ def kinds(cls: type[Spec]) -> list[str]:
 
 
 class Variant(Spec):
-    """A direct subclass is a slot; those below it that have a kind are its variants."""
+    """The base of all slots: a direct subclass is a slot, and classes below it that have a kind are its variants."""
 
     kind: Any
-    """In every variant the name, or names, by which recipes ask for it: Literal["alibi"] = "alibi"."""
+    """In every variant the name, or names, by which recipes select it: Literal["alibi"] = "alibi"."""
     variants: ClassVar[Registry[type[Spec]]]
 
     def __init_subclass__(cls, **_: Any) -> None:
@@ -106,7 +106,7 @@ class Variant(Spec):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        # What has its kind from its base is the same in other clothes: it can be given, but nobody asks for it by name.
+        # A class that inherits its kind is not registered again: it can be used as a value, but not by name.
         for kind in kinds(cls) if "kind" in get_annotations(cls) else ():
             cls.variants.add(kind, cls, cls.__module__)
 
@@ -114,13 +114,13 @@ class Variant(Spec):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         if not is_slot(cls):
             return handler(source)
-        # `any`: what stands in a slot is written by its own rules, not by those of the slot's class.
+        # `any`: the value in a slot is serialized by its own class, not by the slot's class.
         written = core_schema.simple_ser_schema("any")
         return core_schema.no_info_plain_validator_function(cls._chosen, serialization=written)
 
     @classmethod
     def _chosen(cls, given: Any) -> Spec:
-        """`alibi` is short for `{kind: alibi}`."""
+        """Accepts `alibi` as short for `{kind: alibi}`."""
         if isinstance(given, cls):
             return given
         if isinstance(given, str):
@@ -132,12 +132,12 @@ class Variant(Spec):
         kind = given["kind"]
         if not isinstance(kind, str) or kind not in cls.variants:
             context = {"kind": str(kind), "known": list(cls.variants)}
-            raise PydanticCustomError("kind_unknown", "there is no '{kind}' here", context)
+            raise PydanticCustomError("kind_unknown", "unknown kind '{kind}'", context)
         return cls.variants[kind].model_validate(given)
 
 
 def _line_now_running(module: str) -> str:
-    """The line of that module which brought us here."""
+    """The line of that module that is being run."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == module:

@@ -1,8 +1,8 @@
-"""YAML as recipes use it: plain values, and the line every key stands on.
+"""Reads and writes YAML for recipes: plain values, with the line number of every key.
 
-Differs from PyYAML's defaults where those surprise people: `1e-3` is a number, `no` and `off` are words, and a key that
-is given twice is an error. A text may come from anybody, so it is read within limits: of its length, of how deep it is
-nested, and of what it comes to once its aliases are written out. Nothing grows before they are checked.
+It differs from PyYAML's defaults where those are surprising: `1e-3` is a number, `no` and `off` are strings, and a
+duplicate key is an error. The text may come from anybody, so its length, its nesting depth and its size with aliases
+expanded are limited, and the limits are checked before anything grows.
 """
 
 import json
@@ -15,23 +15,23 @@ import yaml
 from headway.core.errors import UserError
 
 Path = tuple[str, ...]
-DEEPEST = 20  # no recipe goes as deep, but an alias of itself (`&a {b: *a}`) has no end
-LONGEST = 1_000_000  # letters
-MOST_VALUES = 20_000  # with aliases written out: ten lines of them can stand for billions
-MOST_DIGITS = 100
-MOST_CHANGES_SAID = 5
+MAX_DEPTH = 20  # deeper than any recipe; an alias of itself (`&a {b: *a}`) would never end
+MAX_CHARACTERS = 1_000_000  # characters
+MAX_VALUES = 20_000  # with aliases expanded: ten lines of them can stand for billions of values
+MAX_DIGITS = 100
+MAX_CHANGES_SHOWN = 5
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict = {}  # noqa: RUF012 (PyYAML's own way to be told)
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012 (PyYAML's own interface)
     depth = nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """PyYAML goes down one call for each level: it is stopped before Python's own stack is full."""
+        """Limit the depth: PyYAML recurses once per level, and must stop before Python's stack overflows."""
         self.depth, self.nodes = self.depth + 1, self.nodes + 1
-        if self.depth > DEEPEST + 1:
+        if self.depth > MAX_DEPTH + 1:
             raise _too_deep(self.peek_event().start_mark)
-        if self.nodes > 2 * MOST_VALUES:  # a key is a node too
+        if self.nodes > 2 * MAX_VALUES:  # keys are nodes too
             raise _too_many(self.peek_event().start_mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -53,9 +53,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def read_tree(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
-    """The mapping a YAML text holds, and the line of every key in it."""
-    if len(text) > LONGEST:
-        raise UserError(f"{name}: {len(text):,} letters are more than anybody describes a run with ({LONGEST:,})")
+    """Read the mapping in a YAML text, and the line of every key in it."""
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"{name}: it has {len(text):,} characters, more than the limit of {MAX_CHARACTERS:,}")
     try:
         node = yaml.compose(text, _Loader)
     except _RefusedError as error:
@@ -76,9 +76,9 @@ def read_tree(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int]]:
 
 
 def read_value(text: str) -> Any:
-    """One value, as it would be read after a colon in a file."""
-    if len(text) > LONGEST:
-        raise UserError(f"a value of {len(text):,} letters is longer than any that is meant ({LONGEST:,})")
+    """Read one value as if it followed a colon in a file."""
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"a value has {len(text):,} characters, more than the limit of {MAX_CHARACTERS:,}")
     try:
         node = yaml.compose(text, _Loader)
         return None if node is None else _Reading().value(node, ())
@@ -86,11 +86,11 @@ def read_value(text: str) -> Any:
         shown = text if len(text) <= 40 else f"{text[:39]}…"
         raise UserError(f"{shown}: {error}") from None
     except yaml.YAMLError:
-        return text  # a word that only looks like broken YAML
+        return text  # a string that only looks like broken YAML
 
 
 def write_value(value: Any) -> str:
-    """A value as YAML reads it back: JSON, without quotes around words that need none."""
+    """Write a value so that YAML reads it back: JSON, without quotes around plain words."""
     if isinstance(value, list):
         return f"[{', '.join(map(write_value, value))}]"
     if isinstance(value, dict):
@@ -99,19 +99,19 @@ def write_value(value: Any) -> str:
         return json.dumps(value)
     if _is_a_word(value):
         return value
-    # What cannot be printed is escaped in YAML's way: JSON's has no letters beyond U+FFFF.
+    # Unprintable characters are escaped in YAML's way: JSON's escapes end at U+FFFF.
     shown = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in value.replace("\\", "\\\\").replace('"', '\\"'))
     return f'"{"".join(shown)}"'
 
 
 @lru_cache(maxsize=1000)
 def _is_a_word(text: str) -> bool:
-    """Whether it needs no quotes. Recipes of a population are made of the same words."""
+    """Whether a string needs no quotes. Cached, since the recipes of a population contain the same words."""
     return bool(re.fullmatch(r"[A-Za-z]\w*([ .-]\w+)*", text)) and read_value(text) == text
 
 
 def write_tree(tree: dict[str, Any]) -> str:
-    """As `read_tree` reads it back: what would look like a number or a truth to it is put in quotes."""
+    """Write a tree so that `read_tree` reads it back: strings that look like numbers or booleans are quoted."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
 
 
@@ -123,14 +123,14 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def what_changed(was: dict[str, Any], now: dict[str, Any]) -> str:
-    """`training.clip was 1.0 and is None, …`: of two flat trees, in words; empty where they are the same."""
+    """The differences of two flat trees: `training.clip was 1.0 and is None, …`; empty if they are the same."""
     keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
-    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MOST_CHANGES_SAID])
-    return changes + (f" and {len(keys) - MOST_CHANGES_SAID} more" if len(keys) > MOST_CHANGES_SAID else "")
+    changes = ", ".join(f"{key} was {was.get(key)} and is {now.get(key)}" for key in keys[:MAX_CHANGES_SHOWN])
+    return changes + (f" and {len(keys) - MAX_CHANGES_SHOWN} more" if len(keys) > MAX_CHANGES_SHOWN else "")
 
 
 class _RefusedError(UserError):
-    """What is valid YAML and is not taken all the same; the line is for whoever knows the name of the file."""
+    """Valid YAML that is not accepted; the caller knows the file's name and adds it to the line."""
 
     def __init__(self, reason: str, mark: yaml.Mark):
         super().__init__(reason)
@@ -138,15 +138,15 @@ class _RefusedError(UserError):
 
 
 def _too_deep(mark: yaml.Mark) -> _RefusedError:
-    return _RefusedError(f"values are nested more than {DEEPEST} levels deep", mark)
+    return _RefusedError(f"values are nested more than {MAX_DEPTH} levels deep", mark)
 
 
 def _too_many(mark: yaml.Mark) -> _RefusedError:
-    return _RefusedError(f"with its aliases written out this is more than {MOST_VALUES:,} values", mark)
+    return _RefusedError(f"with its aliases expanded, this is more than {MAX_VALUES:,} values", mark)
 
 
 class _Reading:
-    """From nodes to plain values, counting them: an alias is read again wherever it stands."""
+    """Turns nodes into plain values and counts them; an alias counts wherever it is used."""
 
     def __init__(self) -> None:
         self.lines: dict[Path, int] = {}
@@ -154,9 +154,9 @@ class _Reading:
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.values += 1
-        if len(path) > DEEPEST:
+        if len(path) > MAX_DEPTH:
             raise _too_deep(node.start_mark)
-        if self.values > MOST_VALUES:
+        if self.values > MAX_VALUES:
             raise _too_many(node.start_mark)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -183,15 +183,15 @@ def _scalar(node: yaml.Node) -> Any:
         return None
     if kind == "bool" and text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if kind == "int" and len(text.lstrip("+-")) > MOST_DIGITS:
-        raise _RefusedError(f"a number of {len(text):,} digits is larger than any that is meant", node.start_mark)
+    if kind == "int" and len(text.lstrip("+-")) > MAX_DIGITS:
+        raise _RefusedError(f"a number with {len(text):,} digits is too long", node.start_mark)
     try:
         if kind == "int":
             return int(text.replace("_", ""))
         if kind == "float":
             return float(text.lower().replace(".inf", "inf").replace(".nan", "nan").replace("_", ""))
-    except ValueError:  # somebody wrote the tag: !!int three
-        raise _RefusedError(f"'{text}' is no {kind}", node.start_mark) from None
+    except ValueError:  # an explicit tag: !!int three
+        raise _RefusedError(f"'{text}' is not of type {kind}", node.start_mark) from None
     return text
 
 

@@ -1,1 +1,1 @@
-"""Where texts come from, and what a model sees at which step."""
+"""Data: sources, tokenizers, and the batches of each step."""

@@ -1,8 +1,8 @@
-"""The tokenizer of a pretrained encoder, as its folder has it, with the special tokens it puts around every text.
+"""The tokenizer of a pretrained encoder, read from its folder, with its special tokens.
 
-WordPiece, byte pairs, pieces: nothing has to be given back here (`library.py` is stricter, for models that are scored
-per byte), and text may be put into lower case and lose its accents, as the model has known it. What stands around a
-text is read off the library's own template (`marks.py`): `[CLS] a text [SEP]`, `<s>one</s></s>another</s>`.
+WordPiece, BPE or SentencePiece. The text need not be restorable (`library.py` is stricter, for models that are scored
+per byte), so it may be lower-cased and stripped of accents, as in the model's training. The special tokens around a
+text are taken from the library's own template (`marks.py`): `[CLS] a text [SEP]`, `<s>one</s></s>another</s>`.
 """
 
 import itertools
@@ -28,14 +28,14 @@ class BorrowedTokenizer(Tokenizer):
     def __init__(
         self, library: tokenizers.Tokenizer, rows: int | None = None, special: Mapping[str, str] | None = None
     ):
-        """`rows`: vectors that the model has, of which some may be no token's. `special`: tokens by what they are for
-        (mask, separator, padding …), by name."""
+        """`rows`: the number of embeddings of the model, some of which may be unused. `special`: token names by use
+        (mask, separator, padding …)."""
         library.no_truncation()
         library.no_padding()
         size = library.get_vocab_size()
         highest = max(library.get_vocab().values(), default=-1)
         if rows is not None and highest >= rows:
-            raise UserError(f"the tokenizer has a token {highest:,}, but the model has vectors for only {rows:,}")
+            raise UserError(f"the tokenizer has a token id {highest:,}, but the model has only {rows:,} embeddings")
         self._library, self.size, self.line_end = library, rows or max(size, highest + 1), None
         self.special = {use: name for use, name in (special or {}).items() if library.token_to_id(name) is not None}
         self._tree = json.loads(library.to_str())
@@ -44,10 +44,10 @@ class BorrowedTokenizer(Tokenizer):
         self.marks = self._template()
         mask = library.get_added_tokens_decoder().get(-1 if self.marks is None else self.marks.mask)
         self.takes_blank = mask is not None and mask.lstrip
-        library.encode_special_tokens = True  # in a text they are the letters that they are written with
+        library.encode_special_tokens = True  # special tokens in a text are read as ordinary characters
 
     def number(self, use: str) -> int | None:
-        """The token that is for this: mask, separator, padding, first; None = there is none."""
+        """The id of the special token with this use (mask, separator, padding, first); None = there is none."""
         return self._library.token_to_id(self.special[use]) if use in self.special else None
 
     @property
@@ -55,7 +55,7 @@ class BorrowedTokenizer(Tokenizer):
         return self.special.get("mask", "")
 
     def _template(self) -> Template | None:
-        """As the library puts tokens around one text, and around two."""
+        """Find the special tokens that the library puts around one text and around two."""
         one, two = self._library.encode("a"), self._library.encode("a", "a")
         if 1 not in one.special_tokens_mask:
             return None
@@ -72,7 +72,7 @@ class BorrowedTokenizer(Tokenizer):
         return Template(known["first"], known["separator"], known["mask"], known["padding"], *ends)
 
     def parts(self, text: str) -> Iterator[Tokens]:
-        yield self.encode(text)  # whole: whatever the library does before it cuts may look further than a word
+        yield self.encode(text)  # in one go: normalisation may depend on more than one word
 
     def encode(self, text: str) -> Tokens:
         self._refuse(text)
@@ -123,7 +123,7 @@ class BorrowedTokenizer(Tokenizer):
 
 
 def word_piece(vocabulary: Sequence[str], settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """BERT's tokenizer from its list of pieces, as folders have it that know no tokenizer.json."""
+    """BERT's tokenizer from vocab.txt, for folders without a tokenizer.json."""
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
     numbers = {name: k for k, name in enumerate(vocabulary)}
@@ -139,7 +139,7 @@ def word_piece(vocabulary: Sequence[str], settings: Mapping[str, Any]) -> tokeni
     first, last = _named(settings, "cls_token", "[CLS]"), _named(settings, "sep_token", "[SEP]")
     others = (_named(settings, "pad_token", "[PAD]"), _named(settings, "mask_token", "[MASK]"))
     if missing := [name for name in (unknown, first, last) if name not in numbers]:
-        raise UserError(f"the list of pieces lacks {', '.join(missing)}")
+        raise UserError(f"the vocabulary lacks {', '.join(missing)}")
     kept = [name for name in (unknown, first, last, *others) if name in numbers]
     library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in kept])
     library.post_processor = processors.TemplateProcessing(
@@ -151,6 +151,6 @@ def word_piece(vocabulary: Sequence[str], settings: Mapping[str, Any]) -> tokeni
 
 
 def _named(settings: Mapping[str, Any], key: str, default: str) -> str:
-    """A token in the settings is its name, or an object that has one."""
+    """A token's name: settings give it as a string or as an object with `content`."""
     found = settings.get(key) or default
     return found["content"] if isinstance(found, dict) else str(found)

@@ -1,13 +1,13 @@
-"""Work worth keeping between runs: a folder of files that may be deleted at any time (`headway cache --clear`). What is
-kept here are tokens.
+"""The cache: a folder of files that may be deleted at any time (`headway cache --clear`). This module keeps tokenised
+texts in it.
 
-An entry is a name and some bytes. The file begins with the SHA-256 of those bytes, so one that was cut short or damaged
-is noticed and counts as absent, whatever it holds; and it is written under another name and renamed into place, so that
-two processes which build the same entry cannot spoil each other's. A cache that does not work costs time, never a run.
+An entry is a name and some bytes. The file begins with the SHA-256 of the bytes, so a truncated or damaged file is
+noticed and counts as absent. It is written under another name and renamed, so that two processes building the same
+entry do not interfere. A cache that does not work costs time but never fails a run.
 
-Tokenised texts are kept under a name made of what they were made from (the texts themselves, the tokenizer's spec, the
-versions that matter), so an edited file is another entry and nothing ever has to be invalidated. They are written as
-they come and read where they lie (memory-mapped): a corpus takes the memory of its text, and no more.
+The name of an entry is a hash of what it was made from (the texts, the tokenizer's spec, the versions that matter), so
+an edited file gets a new entry and nothing ever has to be invalidated. Tokens are written as they are computed and
+memory-mapped for reading, so a corpus takes no more memory than its text.
 """
 
 import hashlib
@@ -35,9 +35,10 @@ from headway.data.vocabularies import TokenizerSpec
 
 Arrays = Mapping[str, np.ndarray]
 FORMAT = 1
-"""Of what is kept; raise it when the same spec gives other tokens than before."""
-MAPPED = 1 << 24
-"""Bytes, from which on an array is read where it lies. Below that it is not worth that somebody may cut the file."""
+"""The cache format; increase it when the same spec gives other tokens than before."""
+MIN_MAPPED = 1 << 24
+"""Arrays of at least so many bytes are memory-mapped. Smaller ones are copied, which is safe if the file is truncated
+later."""
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -46,17 +47,17 @@ def folder() -> Path:
 
 
 def fetch(name: str) -> bytes | None:
-    """The bytes stored under this name, or None if there are none or they are not what was written."""
+    """The bytes stored under this name, or None if they are missing or damaged."""
     try:
         stored = read_bytes(folder() / name, None)
-    except (OSError, RuntimeError, UserError):  # RuntimeError: this user has no home folder
+    except (OSError, RuntimeError, UserError):  # RuntimeError: the user has no home folder
         return None
     digest, content = stored[:_DIGEST], stored[_DIGEST:]
     return content if hashlib.sha256(content).digest() == digest else None
 
 
 def store(name: str, content: bytes) -> None:
-    """Keeps these bytes, or says once why they cannot be kept."""
+    """Store these bytes, or say once why that failed."""
     try:
         where = folder()
         where.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ def store(name: str, content: bytes) -> None:
 
 
 def _say(problem: Exception) -> None:
-    say_once(f"the prepared text cannot be kept for the next run ({problem}); set HEADWAY_CACHE to a folder that can")
+    say_once(f"the tokenised text cannot be cached ({problem}): set HEADWAY_CACHE to a writable folder")
 
 
 class Entry(NamedTuple):
@@ -74,21 +75,21 @@ class Entry(NamedTuple):
     size: int
     """Bytes."""
     used: float
-    """When somebody has read or written it, in seconds since 1970."""
+    """Last read or written, in seconds since 1970."""
 
     @property
     def is_current(self) -> bool:
-        """Whether this version reads it."""
+        """Whether this version of Headway uses it."""
         return not self.path.name.startswith("corpus-")
 
 
 _HOMES = {"trained": r".+-[0-9a-f]{8,}-.+", "runs": r"[0-9a-f]{16,}\.json", "workbench": r"[0-9a-f]{16,}\.json"}
 _OURS = re.compile(r"\.?[a-z]+(-[a-z]+)*-[0-9a-f]{16,}(\..*)?|compiled")
-"""What entries are called: somebody may name a folder for the cache that holds other things as well."""
+"""The names of entries; the cache folder may hold other files too."""
 
 
 def entries() -> list[Entry]:
-    """What is kept, the largest first; folders of models that were trained to be started from are one each."""
+    """All entries, largest first. The folder of a model that other runs start from is one entry."""
     found = []
     for home, named in [(folder(), _OURS), *((folder() / home, re.compile(named)) for home, named in _HOMES.items())]:
         for path in home.iterdir() if home.is_dir() else ():
@@ -103,7 +104,7 @@ def entries() -> list[Entry]:
 
 
 def clear(some: Iterable[Entry]) -> int:
-    """How many bytes there is room for now."""
+    """Delete entries; returns the number of bytes freed."""
     freed = 0
     for entry in some:
         try:
@@ -118,19 +119,19 @@ def clear(some: Iterable[Entry]) -> int:
 
 
 def fingerprint(spec: TokenizerSpec) -> Any:
-    """A hash that has begun with what tokens depend on beside the texts, which its user adds."""
+    """A hash of everything tokens depend on apart from the texts, which the caller adds."""
     return hashlib.sha256(f"{FORMAT}\n{tokenizers.__version__}\n{spec.identity()}\n".encode())
 
 
 Pieces = Iterable[tuple[str, np.ndarray]]
-"""Arrays by name, piece after piece; those of one name belong together."""
+"""Arrays by name, piece by piece; pieces with the same name are concatenated."""
 MakePieces = Callable[[], Pieces]
 
 
 def tokenised(
     entry: str, names: Collection[str], make: Callable[[], tuple[Tokenizer, MakePieces]]
 ) -> tuple[Tokenizer, Arrays]:
-    """A tokenizer and the arrays of these names, as they were kept; or made now, and kept."""
+    """A tokenizer and the arrays with these names, from the cache or else made now and cached."""
     if found := _found(entry, names):
         return found
     tokenizer, pieces = make()
@@ -142,7 +143,7 @@ def tokenised(
     else:
         if found := _found(entry, names):
             return found
-    # In memory, then.
+    # The cache does not work: keep everything in memory.
     arrays: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for name, piece in pieces():
         arrays[name].append(piece)
@@ -150,7 +151,7 @@ def tokenised(
 
 
 def _keep(entry: str, pieces: Pieces) -> None:
-    """As safetensors, behind the checksum: every array in a file of its own while it grows, then all of them in one."""
+    """Write the checksum, then safetensors. Each array grows in a file of its own; then all are joined."""
     where = folder()
     where.mkdir(parents=True, exist_ok=True)
     partial = where / f".{entry}.{os.getpid()}.partial"
@@ -176,7 +177,7 @@ def _keep(entry: str, pieces: Pieces) -> None:
 
 def _join(parts: Mapping[str, tuple[IO[bytes], np.ndarray]], whole: IO[bytes]) -> None:
     header: dict[str, Any] = {}
-    in_order = sorted(parts, key=lambda name: -parts[name][1].dtype.itemsize)  # so that all of them are aligned
+    in_order = sorted(parts, key=lambda name: -parts[name][1].dtype.itemsize)  # for alignment
     at = 0
     for name in in_order:
         file, like = parts[name]
@@ -211,7 +212,7 @@ _NAME_OF = {
 
 
 def _found(entry: str, names: Collection[str]) -> tuple[Tokenizer, Arrays] | None:
-    """None if it is not there, or is not what was written, or some other version wrote it."""
+    """Read an entry; None if it is missing, damaged or from another version."""
     try:
         path = folder() / entry
         with opened(path) as file:
@@ -235,8 +236,9 @@ def _found(entry: str, names: Collection[str]) -> tuple[Tokenizer, Arrays] | Non
 
 
 def _array(path: Path, kind: np.dtype[Any], begin: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Large ones stay where they lie. Copied on write: torch wants arrays that can be written to, the file stays."""
+    """Read an array; large ones are memory-mapped. Copy-on-write, because torch wants writable arrays and the file must
+    not change."""
     count = math.prod(shape)
-    if count * kind.itemsize < MAPPED:
+    if count * kind.itemsize < MIN_MAPPED:
         return np.fromfile(path, kind, count, offset=begin).reshape(shape)
     return np.memmap(path, kind, "c", begin, shape).view(np.ndarray)

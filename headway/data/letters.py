@@ -1,4 +1,4 @@
-"""Text as letters: their codes and their bytes, which of them are white, and where a text may be cut."""
+"""Characters of a text: their codes and byte sizes, which are white space, and where a text may be cut."""
 
 import re
 from collections.abc import Iterator
@@ -7,23 +7,23 @@ import numpy as np
 
 LINE_END = "\n"
 
-# White space as `str.split` has it. The library's own \s lacks U+001C–1F, and words would be counted in two ways.
+# White space as in `str.split`. The library's own \s lacks U+001C–1F, so word counts would differ.
 BLANK = "\t\x0b-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 WHITE = "\n" + BLANK
 _BEYOND_WHITE = 0x3001
 _IS_WHITE = np.array([chr(code).isspace() for code in range(_BEYOND_WHITE + 1)])
 
-# Text is cut for the library where every tokenizer cuts it anyway: between a word and the white space after it.
+# Text is cut for the library where every tokenizer splits anyway: between a word and the white space after it.
 CHUNK = 1 << 14
-# (But not before U+001C–1F, which vocabularies made elsewhere may take for signs.)
+# (But not before U+001C–1F, which other vocabularies may treat as characters.)
 _WORD_ENDS = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")
 PIECE = 1 << 18
-"""Letters that are worked on at once: few enough that memory for them is not asked of the system each time anew."""
+"""Characters processed at a time: few enough that the allocator reuses memory instead of requesting it anew."""
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
 
 def chunks(text: str, letters: int = CHUNK) -> Iterator[str]:
-    """Pieces of about so many letters, cut where a word ends."""
+    """Pieces of about so many characters, cut at the end of a word."""
     begin = 0
     while begin < len(text):
         word_end = _WORD_ENDS.search(text, begin + letters)
@@ -39,12 +39,12 @@ def codes_of(text: str) -> np.ndarray:
 
 
 def byte_length(text: str) -> int:
-    """In UTF-8, without a copy of all of it."""
+    """Size in UTF-8, without encoding the whole text at once."""
     return len(text) if text.isascii() else sum(len(text[k : k + PIECE].encode()) for k in range(0, len(text), PIECE))
 
 
 def letters_of(text: str) -> set[str]:
-    """Every letter that it has."""
+    """The set of characters in a text."""
     there = np.zeros(0x110000, np.bool_)
     for begin in range(0, len(text), PIECE):
         there[codes_of(text[begin : begin + PIECE])] = True
@@ -52,17 +52,17 @@ def letters_of(text: str) -> set[str]:
 
 
 def looked_up(table: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """What a table has for every letter; its last entry is for all letters beyond it."""
+    """Look up every character code in a table; its last entry stands for all codes beyond it."""
     return np.take(table, codes, mode="clip")
 
 
 def white_in(codes: np.ndarray) -> np.ndarray:
-    """Which of the letters are white space."""
+    """Which of the characters are white space."""
     return looked_up(_IS_WHITE, codes)
 
 
 def letter_sizes(codes: np.ndarray) -> np.ndarray:
-    """How many each letter has in UTF-8."""
+    """The number of UTF-8 bytes of each character."""
     return 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
 
 

@@ -1,11 +1,11 @@
-"""Special tokens: where a row begins, where a text ends, what is masked, what is padding.
+"""Special tokens: beginning of a row, end of a text, mask, padding.
 
-A vocabulary that has them makes rows of texts as BERT reads them, and others do not:
+With them, texts become rows as in BERT:
 
     [CLS] a text [SEP]
-    [CLS] a text [SEP] and another [SEP]        which of the two a token is of tell the [SEP] before it
+    [CLS] a text [SEP] and another [SEP]        a [SEP] before a token means that it is of the second text
 
-They are never found in text: who writes "[SEP]" in a review has written five letters.
+Text never contains them: "[SEP]" in a review is read as five characters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 BETWEEN = " ␞ "
-"""What stands between the two texts of a pair, where they are one string."""
+"""Separates the texts of a pair in one string."""
 NAMES = (("[CLS]", "[SEP]", "[MASK]", "[PAD]"), ("<s>", "</s>", "<mask>", "<pad>"))
-"""BERT's, which new vocabularies get; and RoBERTa's."""
+"""BERT's names, which new vocabularies get, and RoBERTa's."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The numbers of these tokens."""
+    """The ids of the special tokens."""
 
     cls: int
     sep: int
@@ -35,21 +35,21 @@ class Marks:
 
     @property
     def before(self) -> int:
-        """How many of them stand before the first text of a row."""
+        """How many special tokens precede the first text of a row."""
         return 1
 
     @property
     def behind(self) -> int:
-        """How many stand behind the last."""
+        """How many follow the last text."""
         return 1
 
     def room(self, texts: int = 1) -> int:
-        """How many of the tokens of a row are marks."""
+        """How many tokens of a row are special tokens."""
         return 1 + texts
 
     def row(self, texts: Sequence[np.ndarray], longest: int | None = None) -> np.ndarray:
-        """A text, or a pair, as a row (int32) of at most so many tokens. What is too long is cut at its end, of a pair
-        always the longer of the two; the marks stay."""
+        """A text or a pair as a row (int32) of at most `longest` tokens. Texts are truncated at the end, of a pair
+        always the longer one; special tokens are kept."""
         left = [len(text) for text in texts]
         for _ in range(max(0, sum(left) + self.room(len(texts)) - longest) if longest is not None else 0):
             longer = max(range(len(left)), key=lambda k: (left[k], k))
@@ -57,7 +57,7 @@ class Marks:
         return self.around([text[:length] for text, length in zip(texts, left, strict=True)]).astype(np.int32)
 
     def taken_apart(self, row: np.ndarray) -> list[np.ndarray]:
-        """The texts of a row that `around` has made of several."""
+        """Split a row made by `around` into its texts."""
         nothing = row[:0]
         between = self.room(2) - self.before - self.behind
         mark = self.around([nothing, nothing])[self.before]
@@ -68,13 +68,13 @@ class Marks:
         return [*texts, inside]
 
     def around(self, texts: Sequence[np.ndarray]) -> np.ndarray:
-        """The texts as a row, whole."""
+        """The texts as a row with special tokens, without truncation."""
         return np.concatenate([[self.cls], *(np.append(text, self.sep) for text in texts)])
 
 
 @dataclass(frozen=True)
 class Template(Marks):
-    """Marks that stand elsewhere, or in other numbers: RoBERTa has two of them between texts."""
+    """Special tokens in other places or numbers: RoBERTa has two of them between texts."""
 
     first: tuple[int, ...]
     between: tuple[int, ...]
@@ -104,7 +104,7 @@ class Template(Marks):
 
 
 def found_in(special: Mapping[str, int]) -> Marks | None:
-    """Among the special tokens of a vocabulary; None where it has not all of them."""
+    """The special tokens of a vocabulary; None if some are missing."""
     for names in NAMES:
         if all(name in special for name in names):
             return Marks(*(special[name] for name in names))

@@ -1,8 +1,7 @@
-"""Tokenizing with a memory: a word with the white space before it is cut by the library once, and looked up afterwards.
+"""Memoised tokenisation: each word with the white space before it is split by the library once, then looked up.
 
-No tokenizer of ours sees beyond the end of a word, so a text may be cut there, and most of what is between two cuts has
-been met already: the library cuts a million tokens a second, looking up is ten times as fast. What is remembered is
-bounded, whatever the text is.
+Headway's tokenizers never look beyond the end of a word, so a text may be cut there, and most of the pieces have been
+seen before. The library makes a million tokens a second; looking up is ten times as fast. The memo is bounded in size.
 """
 
 import re
@@ -12,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 _UNIT = re.compile(r"\s*\S+")
-MOST_UNITS, MOST_LETTERS = 1 << 20, 1 << 26
-"""To remember; then it begins anew."""
+MAX_UNITS, MAX_CHARACTERS = 1 << 20, 1 << 26
+"""Limits of the memo; beyond them it is emptied."""
 
 
 class CutText(NamedTuple):
-    """Tokens of some text: numbers, bytes of text, and whether a word begins in each."""
+    """Tokens of a text: ids, bytes covered, and whether a word begins in each."""
 
     ids: np.ndarray
     sizes: np.ndarray
@@ -26,7 +25,7 @@ class CutText(NamedTuple):
 
 class UnitMemo:
     def __init__(self, measure: Callable[[Sequence[str]], list[CutText]]):
-        """`measure` cuts texts, each by itself."""
+        """`measure` tokenises texts, each by itself."""
         self._measure = measure
         self._forget()
 
@@ -38,12 +37,12 @@ class UnitMemo:
         self._begins, self._counts, self._left = _Growing(np.int64), _Growing(np.int64), _Growing(np.int64)
 
     def cut(self, text: str) -> tuple[CutText, int]:
-        """The tokens of a text that begins where a word has ended; and how many of its last bytes no token stands for.
-        Such bytes in the middle are those of the next token."""
+        """The tokens of a text that begins after a word, and how many bytes at its end no token covers. Such bytes in
+        the middle count with the next token."""
         units = _UNIT.findall(text)
         if white := text[len(text.rstrip()) :]:
             units.append(white)
-        if len(self._slots) > MOST_UNITS or self._letters > MOST_LETTERS:
+        if len(self._slots) > MAX_UNITS or self._letters > MAX_CHARACTERS:
             self._forget()
         slots = np.fromiter(map(self._slots.__getitem__, units), np.int64, len(units))
         self._learn(self._slots.new())
@@ -76,7 +75,7 @@ class UnitMemo:
 
 
 class _Slots(dict[str, int]):
-    """The place of every unit; one that has none gets the next."""
+    """The index of every unit; a new unit gets the next index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,13 +87,13 @@ class _Slots(dict[str, int]):
         return place
 
     def new(self) -> list[str]:
-        """Since somebody has asked last."""
+        """Units added since the last call."""
         found, self._new = self._new, []
         return found
 
 
 class _Growing:
-    """An array that grows at its end."""
+    """A growable array."""
 
     def __init__(self, dtype: type):
         self._store, self._size = np.zeros(1024, dtype), 0

@@ -1,8 +1,8 @@
-"""SentencePiece vocabularies of the unigram kind, read from their own file: what Marian's folders come with.
+"""SentencePiece unigram vocabularies, read from the .spm files that Marian models come with.
 
-Such a file says which pieces there are and how likely each is (https://arxiv.org/abs/1804.10959), and how text is made
-uniform before it is cut. The `tokenizers` library does the cutting. The number of a piece is not its place in the file:
-that comes from a list beside it, so that two files, one for each language, can have one numbering.
+Such a file lists the pieces with their log-probabilities (https://arxiv.org/abs/1804.10959) and says how text is
+normalised. The `tokenizers` library does the splitting. The id of a piece is not its position in the file: ids come
+from a separate list, so that the files of two languages can share one numbering.
 """
 
 import base64
@@ -21,21 +21,21 @@ from headway.core.errors import UserError
 from headway.data.tokenizers import UNKNOWN, Tokenizer
 from headway.data.tokens import Tokens
 
-BLANK = "▁"  # stands for a space, and before the first word
+BLANK = "▁"  # stands for a space, also before the first word
 _LANGUAGE = re.compile(r">>\S+<<")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTES = range(1, 7)
 _UNIGRAM = 1
 _KINDS = {2: "BPE", 3: "word", 4: "char"}
-_NEVER = "\ufdd0"  # no character of any text: before the names of pieces that no text becomes
+_NEVER = "\ufdd0"  # occurs in no text; a prefix for pieces that must never match text
 
 
 class SentencePieceTokenizer(Tokenizer):
     kind = "sentencepiece"
 
     def __init__(self, model: bytes, vocabulary: Sequence[str], end: int):
-        """`vocabulary`: the names of all tokens by the numbers they have elsewhere; `end`: which of them is END, which
-        is no token of a tokenizer here."""
+        """`vocabulary` lists the token names by their original ids. `end` is the id of END, which is not part of a
+        tokenizer here."""
         self.model, self.vocabulary, self.end = model, list(vocabulary), end
         pieces = parsed(model)
         ours = [name for k, name in enumerate(self.vocabulary) if k != end]
@@ -59,16 +59,16 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(base64.b64decode(content["model"]), content["vocabulary"], content["end"])
 
     def with_marks(self) -> Tokenizer:
-        raise UserError("a SentencePiece vocabulary of a translator has no tokens such as [MASK], and gets none")
+        raise UserError("special tokens such as [MASK] cannot be added to a translator's SentencePiece vocabulary")
 
     def _ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
-        # By their names: what the file knows and the list does not is unknown, and the other way round.
+        # Matched by name: a piece that is not in the list becomes the unknown token.
         return np.array([self._number.get(token, self.unknown) for token in encoding.tokens], dtype=np.int32)
 
     def _token_ends(
         self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
     ) -> np.ndarray:
-        # The space that is put before a text is no part of it, and covers nothing.
+        # The space that is added before a text is not part of it and covers no bytes.
         ends = np.concatenate(([0], letter_ends))[[end for _, end in encoding.offsets]]
         return np.maximum.accumulate(ends) if len(ends) else np.zeros(0, np.int64)
 
@@ -82,10 +82,10 @@ class SentencePieceTokenizer(Tokenizer):
 
 @dataclass
 class Pieces:
-    """What is in a SentencePiece file, as far as cutting text needs it."""
+    """The content of a SentencePiece file that is needed for tokenising."""
 
     pieces: list[tuple[str, float, int]] = field(default_factory=list)
-    """Name, score, and which kind it is."""
+    """Name, score and kind of each piece."""
     algorithm: int = _UNIGRAM
     byte_fallback: bool = False
     as_suffix: bool = False
@@ -95,7 +95,8 @@ class Pieces:
     escape: bool = True
 
     def library(self, languages: Sequence[str]) -> tokenizers.Tokenizer:
-        """`languages`: tokens such as >>fr<<, which stand before a text and are no pieces."""
+        """Build the library's tokenizer. `languages` are tokens such as >>fr<< that precede a text and are not
+        pieces."""
         names = [name if kind in (_NORMAL, _BYTES) else _NEVER + name for name, _, kind in self.pieces]
         unknown = next((k for k, (_, _, kind) in enumerate(self.pieces) if kind == _UNKNOWN), None)
         scored = [(name, score) for name, (_, score, _) in zip(names, self.pieces, strict=True)]
@@ -105,14 +106,14 @@ class Pieces:
             steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
         library.normalizer = normalizers.Sequence(steps)
         prefix = "always" if self.dummy_prefix else "never"
-        # In one go: pieces may go beyond a word, if whoever learnt them allowed it.
+        # No split at words: pieces may span words, if they were learnt so.
         library.pre_tokenizer = pre_tokenizers.Metaspace(BLANK, prefix, split=False)
         library.add_tokens([AddedToken(name, normalized=False) for name in languages])
         return library
 
 
 def parsed(model: bytes) -> Pieces:
-    """The content of a .spm file, which is a message of protocol buffers (sentencepiece_model.proto)."""
+    """Parse a .spm file, which is a protobuf message (sentencepiece_model.proto)."""
     found = Pieces()
     try:
         for number, value in _fields(model):
@@ -129,9 +130,9 @@ def parsed(model: bytes) -> Pieces:
                 found.charsmap = rules.get(2, b"")
                 found.dummy_prefix, found.collapse, found.escape = (bool(rules.get(key, 1)) for key in (3, 4, 5))
     except (IndexError, KeyError, ValueError, TypeError, struct.error, AttributeError) as problem:
-        raise UserError(f"this is no SentencePiece file ({problem})") from None
+        raise UserError(f"not a SentencePiece file ({problem})") from None
     if not found.pieces:
-        raise UserError("this is no SentencePiece file: there are no pieces in it")
+        raise UserError("not a SentencePiece file: it contains no pieces")
     if why := _why_not(found):
         raise UserError(f"a SentencePiece vocabulary {why}")
     return found
@@ -139,12 +140,12 @@ def parsed(model: bytes) -> Pieces:
 
 def _why_not(found: Pieces) -> str | None:
     if found.algorithm != _UNIGRAM:
-        return f"of the kind {_KINDS.get(found.algorithm, found.algorithm)} (model_type); only unigram is read"
+        return f"of the kind {_KINDS.get(found.algorithm, found.algorithm)} (model_type) is not supported, only unigram"
     if user := [name for name, _, kind in found.pieces if kind == _USER_DEFINED]:
-        return f"with symbols of the user's own ({', '.join(user[:3])}), which are not read"
+        return f"with user-defined symbols ({', '.join(user[:3])}) is not supported"
     if found.as_suffix or not found.escape:
         key = "treat_whitespace_as_suffix" if found.as_suffix else "escape_whitespaces: false"
-        return f"with {key}, which is not read"
+        return f"with {key} is not supported"
     return None
 
 
@@ -163,7 +164,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
                     raise ValueError(f"a field of kind {kind}")
                 length, at = _varint(message, at)
             if at + length > len(message):
-                raise ValueError("it ends too soon")
+                raise ValueError("it is truncated")
             value, at = message[at : at + length], at + length
         yield tag >> 3, value
 

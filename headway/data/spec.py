@@ -1,4 +1,5 @@
-"""The data part of a recipe, whatever its kind; `spec.py` of running, labelled, pairs and images are the kinds."""
+"""The data part of a recipe: what all kinds share. The kinds are in `spec.py` of running, labelled, pairs and
+images."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -15,28 +16,28 @@ class DataSpec(Variant):
 
     @abstractmethod
     def row_length(self, context: int) -> int:
-        """Tokens per row of training, for a model of this context."""
+        """Tokens per training row, for a model with this context."""
 
     @property
     def rows_go_on(self) -> bool:
-        """Whether rows continue those of the step before, so that a model can carry a state from batch to batch."""
+        """Whether rows continue those of the previous step, so that a model can carry state from batch to batch."""
         return False
 
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
-        """What is read must fit the model, in training and in scoring. Keys are those of the recipe."""
+        """Problems of these data with the model or the scoring, with the recipe keys concerned."""
         yield from ()
 
     def kept_in(self, folder: Path) -> Self:
-        """The same data for a run in this folder. Vocabularies that were given, not learnt, are read from there: where
-        they came from may be gone by now."""
+        """The same data for a run in this folder. Given vocabularies are read from the run folder, since the original
+        file may be gone."""
         given = [name for name in type(self).model_fields if getattr(getattr(self, name), "is_given", False)]
         return self.model_copy(update={name: Given(path=str(folder / f"{name}.json")) for name in given})
 
-    if TYPE_CHECKING:  # not every kind of data has what most have
+    if TYPE_CHECKING:  # attributes that only some kinds have
 
         def __getattr__(self, name: str) -> Any: ...
 
 
 def known_as(source: str, known: Sequence[str], kind: str) -> str:
-    """A hint, where this source is among those of another kind of data."""
-    return f"; as one of data.kind={kind} there is" if source in known else ""
+    """A hint, if another kind of data has this source."""
+    return f"; it exists with data.kind={kind}" if source in known else ""

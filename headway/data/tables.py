@@ -1,13 +1,12 @@
-"""Reading tables from anywhere: rows of cells, whatever program, encoding or delimiter they were saved with.
+"""Read tables: rows of cells, whatever program, encoding or delimiter they were saved with.
 
-What a file is says its ending. In .csv a cell may be quoted ("a, b") and may then hold commas, quotes ("") and line
+The file's ending says what it is. In .csv a cell may be quoted ("a, b") and may then hold commas, quotes ("") and line
 ends. In .tsv and .txt nothing is quoted: a quotation mark is part of the text, and a line is a row. In .jsonl a line is
-a JSON object, whose keys are the columns. All may be gzipped.
+a JSON object whose keys are the columns. All may be gzipped.
 
-What separates cells is what the ending says, unless the file itself says something else: `;` `|` and tabs are found in
-.csv, and where that is not what the ending promises it is said. Nothing is guessed that could be guessed wrong without
-being seen: rows that are wider than their header, names that two columns have and cells without anything in them are
-refused, each with its line and the key that helps.
+The delimiter follows from the ending, unless the file itself shows another: `;` `|` and tabs are recognised in .csv,
+and a note says so. Nothing is guessed silently where a guess could be wrong: rows wider than their header, duplicate
+column names and empty cells are refused, with the line and the recipe key that helps.
 """
 
 import csv
@@ -28,45 +27,45 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 ENDINGS = tuple(f"{end}{gz}" for end in (".csv", ".tsv", ".txt", *JSON_LINES) for gz in ("", ".gz"))
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 Column = int | str
-"""By name, or by number from 1."""
+"""A column by name, or by number from 1."""
 
-_LOOKED_AT = 1 << 16  # letters, for a delimiter to be told by
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # letters beyond U+FFFF are written as two of these in JSON
+_SAMPLE_SIZE = 1 << 16  # characters examined to find the delimiter
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # characters beyond U+FFFF are written as two of these in JSON
 _MISSING = ("nan", "na", "n/a", "null", "none", "nil", "#n/a", "-", "?")
 _USUAL_NAMES = "text label class category sentence sentiment target title description review content body id label_id"
 _USUAL_NAMES += " source src tgt trg translation reference en de fr es it nl english german french spanish italian"
 
 
 def column_of(word: str) -> Column:
-    """A column as it is typed."""
+    """Parse a column as typed by the user."""
     return int(word) if word.isdecimal() and len(word) < 10 else word
 
 
 class Line(NamedTuple):
-    """Cells, and the line of the file on which they begin."""
+    """The cells of a row, and the line of the file where they begin."""
 
     number: int
     cells: list[str]
 
 
 @dataclass(frozen=True)
-class WrittenAs:
-    """How a table is written, where its file does not tell."""
+class TableFormat:
+    """How a table is written, where the file does not show it."""
 
     encoding: str | None = None
-    """null = UTF-8, or UTF-16 where the file begins like that."""
+    """null = UTF-8, or UTF-16 where the file begins with its byte order mark."""
     delimiter: str | None = None
-    """null = as the ending says, or as the file has it."""
+    """null = by the ending, or as found in the file."""
 
 
-PLAIN = WrittenAs()
+PLAIN = TableFormat()
 
 
 @dataclass(frozen=True)
 class GivenTable:
     path: Path
     names: list[str] | None
-    """Of the columns, where there is a header."""
+    """The column names, if there is a header."""
     lines: list[Line]
 
     @property
@@ -74,7 +73,7 @@ class GivenTable:
         return len(self.names) if self.names is not None else len(self.lines[0].cells)
 
     def place(self, key: str, column: Column, by_number: str = "data.text=1 data.label=2") -> int:
-        """Of a column that is given by name, or by number from 1. `by_number`: how the user would say numbers."""
+        """The index of a column given by name, or by number from 1. `by_number` is how the user would give numbers."""
         if isinstance(column, int):
             if not 1 <= column <= self.width:
                 raise UserError(f"{key}{column}: '{self.path.name}' has columns 1 to {self.width}")
@@ -83,15 +82,15 @@ class GivenTable:
         if (many := known.count(column)) > 1:
             numbers = [str(k) for k, name in enumerate(known, 1) if name == column]
             raise UserError(
-                f"{key}{column}: {many} columns of '{self.path.name}' have that name ({', '.join(numbers)}); say "
-                f"which by its number, and that there is a header: {key}{numbers[0]} data.header=true"
+                f"{key}{column}: {many} columns of '{self.path.name}' have that name ({', '.join(numbers)}); give "
+                f"its number, and say that there is a header: {key}{numbers[0]} data.header=true"
             )
         if column not in known:
             named = [name for name in known if name]
             there = f" (there are: {', '.join(named[:12])})" if len(named) > 1 else ""
             raise UserError(
                 f"{key}{column}: '{self.path.name}' has no column of that name{did_you_mean(column, named) or there}"
-                + ("" if len(named) > 1 else f"; if its first line is no header, give numbers: {by_number}")
+                + ("" if len(named) > 1 else f"; if its first line is not a header, give numbers: {by_number}")
             )
         return known.index(column)
 
@@ -99,7 +98,7 @@ class GivenTable:
         if place >= len(line.cells):
             have = f"{len(line.cells)} column{'s' if len(line.cells) > 1 else ''}"
             raise UserError(
-                f"'{self.path}', line {line.number}: column {place + 1} is asked for, and there is only {have}"
+                f"'{self.path}', line {line.number}: column {place + 1} is needed, but the line has only {have}"
             )
         return line.cells[place].strip()
 
@@ -107,25 +106,25 @@ class GivenTable:
         return f"column {place + 1}" if self.names is None else f"column '{self.names[place].strip() or place + 1}'"
 
     def without_empty(self, places: Sequence[int], empty: str) -> "GivenTable":
-        """Every row has something in these columns. Those that have not are refused, or dropped where that is said."""
+        """Check that no row is empty in these columns: raise an error, or drop such rows if `empty` says so."""
         gaps = {line.number: place for line in self.lines for place in reversed(places) if not self.cell(line, place)}
         if not gaps:
             return self
         (number, place), count, n = next(iter(gaps.items())), len(gaps), len(self.lines)
         if empty != "drop":
-            many = f", and {count:,} of {n:,} rows have such a cell" if count > 1 else ""
+            many = f" ({count:,} of {n:,} rows have an empty cell)" if count > 1 else ""
             raise UserError(
                 f"'{self.path}', line {number}: {self.called(place)} is empty{many}; every row needs a text and a "
                 f"label: data.empty=drop leaves {'them' if count > 1 else 'it'} out"
             )
         if count == n:
-            raise UserError(f"'{self.path}': all {n:,} rows have an empty cell: nothing is left (data.empty=drop)")
+            raise UserError(f"'{self.path}': all {n:,} rows have an empty cell, so data.empty=drop leaves nothing")
         say_once(f"{self.path.name}: {count:,} of {n:,} rows have an empty cell and are left out (data.empty=drop)")
         return GivenTable(self.path, self.names, [line for line in self.lines if line.number not in gaps])
 
 
-def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: WrittenAs = PLAIN) -> GivenTable:
-    """The whole table, with a header if a column is asked for by name. Rows that do not fit it are refused."""
+def read_table(path: Path, columns: Sequence[Column], header: bool | None, format: TableFormat = PLAIN) -> GivenTable:
+    """Read a whole table, with a header if a column is given by name. Rows that do not fit are refused."""
     named = [column for column in columns if isinstance(column, str)]
     lines, fixed = _lines(path, format, named)
     has_header = fixed or (bool(named) if header is None else header)
@@ -143,38 +142,38 @@ def read_table(path: Path, columns: Sequence[Column], header: bool | None, forma
     return table
 
 
-def fields_of(path: Path, format: WrittenAs = PLAIN) -> list[Line]:
-    """The cells of every line that is not blank, with the line's number; a header is one of them."""
+def fields_of(path: Path, format: TableFormat = PLAIN) -> list[Line]:
+    """The cells of every line that is not blank, including a header, with the line's number."""
     return _lines(path, format, [])[0]
 
 
 # --- how a file is written -------------------------------------------------------------------------------------------
 
 
-def _lines(path: Path, format: WrittenAs, named: Sequence[str]) -> tuple[list[Line], bool]:
-    """And whether the first line is a header for certain."""
+def _lines(path: Path, format: TableFormat, named: Sequence[str]) -> tuple[list[Line], bool]:
+    """The lines, and whether the first is certainly a header."""
     content = read_text(path, format.encoding)
     if path.name.removesuffix(".gz").endswith(JSON_LINES):
         return _from_json(path, content), True
     if "\n" not in content:
-        content = content.replace("\r", "\n")  # as old Macs wrote it
+        content = content.replace("\r", "\n")  # old Mac line ends
     quoted, natural = ".csv" in path.suffixes, "," if ".csv" in path.suffixes else "\t"
     skipped = 0
-    if said := re.match(r"sep=(.)\n", content):  # what Excel puts there
+    if said := re.match(r"sep=(.)\n", content):  # as Excel writes it
         natural, content, skipped = said[1], content[said.end() :], 1
     delimiter = format.delimiter or _delimiter(content, natural, quoted, named)
     if delimiter != natural and not format.delimiter:
         say_once(
-            f"{path.name}: cells are separated by {DELIMITERS[delimiter]} (data.delimiter), as its first lines have it"
+            f"{path.name}: cells are separated by {DELIMITERS[delimiter]} (data.delimiter), judging by the first lines"
         )
     found = _cut(path, content, delimiter, quoted or delimiter != "\t")
     return [Line(line.number + skipped, line.cells) for line in found], False
 
 
 def _delimiter(content: str, natural: str, quoted: bool, named: Sequence[str]) -> str:
-    """The one under which the columns that are asked for by name are there; or under which rows have one width."""
-    whole = content.rfind("\n", 0, _LOOKED_AT) + 1 if len(content) > _LOOKED_AT else len(content)
-    sample = content[: whole or _LOOKED_AT]
+    """Find the delimiter: the one that gives the columns asked for by name, or rows of equal width."""
+    whole = content.rfind("\n", 0, _SAMPLE_SIZE) + 1 if len(content) > _SAMPLE_SIZE else len(content)
+    sample = content[: whole or _SAMPLE_SIZE]
     heads: dict[str, list[str]] = {}
     widths: dict[str, set[int]] = {}
     for one in dict.fromkeys((natural, *DELIMITERS)):
@@ -212,7 +211,7 @@ def _cut(path: Path, content: str, delimiter: str, quoted: bool) -> list[Line]:
 
 
 def _from_json(path: Path, content: str) -> list[Line]:
-    """An object a line, or all of them in one list. The columns are the keys, in the order in which they come."""
+    """Read one object per line, or a list of objects. The columns are the keys, in order of appearance."""
     try:
         if content.lstrip().startswith("["):
             objects = list(enumerate(json.loads(content), 1))
@@ -224,11 +223,11 @@ def _from_json(path: Path, content: str) -> list[Line]:
                     try:
                         objects.append((number, json.loads(line)))
                     except json.JSONDecodeError as problem:
-                        raise UserError(f"'{path}', line {number}: this is no JSON object ({problem.msg})") from None
+                        raise UserError(f"'{path}', line {number}: not a JSON object ({problem.msg})") from None
     except (json.JSONDecodeError, RecursionError) as problem:
         raise UserError(f"'{path}' is not JSON ({problem})") from None
     except ValueError as problem:  # an integer of thousands of digits
-        raise UserError(f"'{path}' holds what cannot be read ({str(problem).partition(';')[0]})") from None
+        raise UserError(f"'{path}' cannot be read ({str(problem).partition(';')[0]})") from None
     for number, one in objects:
         if not isinstance(one, dict):
             raise UserError(f'\'{path}\', line {number}: expected an object such as {{"text": …, "label": …}}')
@@ -242,7 +241,9 @@ def _from_json(path: Path, content: str) -> list[Line]:
         except UnicodeEncodeError as problem:
             half = f"\\u{ord(problem.object[problem.start]):04x}"
             where = f", line {number}" if number else ""
-            raise UserError(f"'{path}'{where}: {half} is half of a character, and its other half is missing") from None
+            raise UserError(
+                f"'{path}'{where}: {half} is half of a surrogate pair, and the other half is missing"
+            ) from None
     return found
 
 
@@ -260,7 +261,8 @@ def _as_cell(value: object) -> str:
 
 
 def _check_widths(table: GivenTable) -> None:
-    """No row is wider than the header; without one, than most rows. Empty cells at the end do no harm."""
+    """Check that no row is wider than the header or, without one, than most rows. Empty cells at the end are
+    ignored."""
     widths = [_filled(line.cells) for line in table.lines]
     usual = table.width if table.names is not None else Counter(widths).most_common(1)[0][0]
     wide = [line for line, width in zip(table.lines, widths, strict=True) if width > usual]
@@ -269,24 +271,24 @@ def _check_widths(table: GivenTable) -> None:
     first = wide[0]
     cells = " | ".join(_short(cell.strip()) for cell in first.cells)
     than = f"the header names {usual}" if table.names is not None else f"most rows have {usual}"
-    many = f"; so it is in {len(wide):,} of {len(table.lines):,} rows" if len(wide) > 1 else ""
+    many = f"; the same in {len(wide):,} of {len(table.lines):,} rows" if len(wide) > 1 else ""
     if ".csv" in table.path.suffixes:
-        remedy = 'a cell with a comma in it needs quotes around it: "Hello, nice film",good'
+        remedy = 'put quotes around a cell that has a comma in it: "Hello, nice film",good'
     else:
-        remedy = "a tab inside a text must go, or be a blank"
+        remedy = "replace a tab inside a text by a space"
     raise UserError(
-        f"'{table.path}', line {first.number}: {len(first.cells)} cells ({cells}), and {than}{many}; {remedy}. Or are "
-        "cells separated by something else? Then say data.delimiter"
+        f"'{table.path}', line {first.number}: {len(first.cells)} cells ({cells}), but {than}{many}; {remedy}. If "
+        "cells are separated by something else, set data.delimiter"
     )
 
 
 def _filled(cells: Sequence[str]) -> int:
-    """How wide a row is without the empty cells at its end."""
+    """The width of a row without empty cells at its end."""
     return max((k for k, cell in enumerate(cells, 1) if cell.strip()), default=0)
 
 
 def _check_no_header(table: GivenTable) -> None:
-    """Columns are given by number, so the first line is a row; and yet it looks like a header."""
+    """Raise an error if columns are given by number but the first line looks like a header."""
     first, rest = table.lines[0].cells, table.lines[1:]
     usual = {cell.strip().lower() for cell in first} & set(_USUAL_NAMES.split())
     over_numbers = any(
@@ -296,13 +298,13 @@ def _check_no_header(table: GivenTable) -> None:
     if len(usual) > 1 or (over_numbers and len(rest) > 1):
         shown = " | ".join(_short(cell.strip()) for cell in first)
         raise UserError(
-            f"'{table.path}', line {table.lines[0].number} ({shown}) looks like a header, and columns are given by "
-            "number: give them by name, or say data.header=true, or data.header=false if it is a row like the others"
+            f"'{table.path}', line {table.lines[0].number} ({shown}) looks like a header, but columns are given by "
+            "number: give them by name, or set data.header=true, or data.header=false if it is a row like the others"
         )
 
 
 def _check_header(table: GivenTable) -> None:
-    """The first line is said to be a header; and yet it looks like a row."""
+    """Give a note if the first line is declared a header but looks like a row."""
     assert table.names is not None
     again = [
         name.strip()
@@ -312,15 +314,15 @@ def _check_header(table: GivenTable) -> None:
     ]
     if again:
         say_once(
-            f"{table.path.name}: the first line is taken for a header (data.header=true), but '{_short(again[0])}' "
-            "stands below it as well: if it is a row like the others, say data.header=false"
+            f"{table.path.name}: the first line is read as a header (data.header=true), but '{_short(again[0])}' "
+            "also occurs below it: if it is a row like the others, set data.header=false"
         )
 
 
 def doubts_about_labels(labels: Sequence[str]) -> list[str]:
-    """Classes that somebody may have meant to be one, or none."""
+    """Warnings about classes that may be meant as the same one, or as missing."""
     counts, found = Counter(labels), []
-    for name, same in (("the same number", _number_of), ("the same but for case", lambda label: label.casefold())):
+    for name, same in (("the same number", _number_of), ("the same except for case", lambda label: label.casefold())):
         groups: dict[object, list[str]] = {}
         for label in counts:
             if (key := same(label)) is not None:
@@ -328,11 +330,11 @@ def doubts_about_labels(labels: Sequence[str]) -> list[str]:
         for group in groups.values():
             if len(group) > 1:
                 shown = " and ".join(f"'{label}' ({counts[label]:,})" for label in sorted(group)[:4])
-                found.append(f"the classes {shown} are {name}, and are told apart: are they one class?")
+                found.append(f"the classes {shown} are {name} but count as different: should they be one class?")
     if missing := [label for label in counts if label.casefold() in _MISSING]:
         shown = ", ".join(f"'{label}' ({counts[label]:,})" for label in missing)
         found.append(
-            f"{shown} is taken for a class: if it stands for nothing, empty those cells and say data.empty=drop"
+            f"{shown} counts as a class: if it means a missing label, empty those cells and set data.empty=drop"
         )
     return found
 

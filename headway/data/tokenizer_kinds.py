@@ -1,6 +1,6 @@
-"""The tokenizers that are learnt from a text: a token is a character, a word, a byte pair or a byte.
+"""Character, word, BPE and byte tokenizers.
 
-How text is cut into tokens at all: `tokenizers.py`. How each is learnt: `vocabularies.py`.
+Their common base is in `tokenizers.py`; how they are learnt, in `vocabularies.py`.
 """
 
 import functools
@@ -19,7 +19,7 @@ from headway.data.tokens import Tokens
 
 
 class CharTokenizer(Tokenizer):
-    """Letter by letter, by a table of all letters; the library is kept to be written down, and never asked."""
+    """Tokenises by a lookup table of characters. The library object is only kept for saving."""
 
     kind = "char"
 
@@ -39,7 +39,7 @@ class CharTokenizer(Tokenizer):
         return token.encode()
 
     def _numbers(self, text: str) -> np.ndarray:
-        """Of every letter; or a UserError."""
+        """The id of every character, or a UserError."""
         try:
             codes = codes_of(text)
         except UnicodeEncodeError:
@@ -65,7 +65,7 @@ class CharTokenizer(Tokenizer):
         ids, codes = self._numbers(piece), codes_of(piece)
         white = white_in(codes)
         sizes = np.ones(len(ids), np.int32) if piece.isascii() else letter_sizes(codes).astype(np.int32)
-        # Pieces begin where a word has ended, or where the text begins.
+        # Pieces begin after a word or at the beginning of the text.
         starts = ~white & np.concatenate([[True], white[:-1]])
         return Tokens(ids.astype(np.int32), sizes, starts), 0
 
@@ -88,9 +88,9 @@ class CharTokenizer(Tokenizer):
         named = ", ".join(f"{letter!r} (U+{ord(letter):04X})" for letter in strange[:5])
         more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         raise UserError(
-            f"the vocabulary, which is the characters of the train split, lacks {named}{more}; "
-            f"the first is {text[first]!r} {place(text, first)}. Tokens that can write any text: data.tokenizer=bpe "
-            "or data.tokenizer=byte; or one token for all strange characters: data.tokenizer.unknown=true"
+            f"the vocabulary, made of the characters of the train split, lacks {named}{more}; "
+            f"the first is {text[first]!r} {place(text, first)}. Use data.tokenizer=bpe "
+            "or data.tokenizer=byte, which can write any text, or data.tokenizer.unknown=true for an <unk> token"
         )
 
 
@@ -104,7 +104,7 @@ class WordTokenizer(Tokenizer):
     def _token_ends(
         self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
     ) -> np.ndarray:
-        # A token's own bytes say nothing of the white space before it, nor of the word that <unk> stands for.
+        # From the offsets, since a token's own bytes lack the white space before it and the word that <unk> replaces.
         return letter_ends[[end - 1 for _, end in encoding.offsets]] if len(ids) else np.zeros(0, np.int64)
 
     def _join(self, meanings: list[bytes]) -> str:
@@ -128,7 +128,7 @@ class BpeTokenizer(Tokenizer):
         super()._refuse(text)
         if self._lacking and self.lacks(text):
             sign = next(k for k, letter in enumerate(text) if self.lacks(letter))
-            raise UserError(f"the vocabulary has no bytes to write {text[sign]!r} with, {place(text, sign)}")
+            raise UserError(f"the vocabulary lacks bytes of {text[sign]!r}, {place(text, sign)}")
 
     def _token_ends(
         self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
@@ -137,7 +137,7 @@ class BpeTokenizer(Tokenizer):
         lower = self._library.normalizer
         if lower is None or chunk.isascii():
             return ends
-        # A small letter may have more bytes than the capital that stood in the text (U+0130), or fewer (U+1E9E).
+        # A lower-case character may have more bytes than its capital in the text (U+0130), or fewer (U+1E9E).
         letters, which = np.unique(codes_of(chunk), return_inverse=True)
         lowered_ends = np.cumsum(np.array([len(lower.normalize_str(chr(c)).encode()) for c in letters])[which])
         return np.interp(ends, np.append(0, lowered_ends), np.append(0, letter_ends)).astype(np.int64)
@@ -147,7 +147,7 @@ class BpeTokenizer(Tokenizer):
 
 
 class ByteTokenizer(BpeTokenizer):
-    """A token is a byte, and its number is the byte's."""
+    """A token is a byte, and its id is the byte's value."""
 
     kind = "byte"
     takes_blank = False
@@ -176,8 +176,8 @@ OF_KIND = {cls.kind: cls for cls in (CharTokenizer, WordTokenizer, BpeTokenizer,
 
 @functools.cache
 def byte_of_sign() -> dict[str, int]:
-    """The library names tokens by one sign per byte: the byte's own letter if that can be printed, else one of the
-    letters from U+0100 on, given out in the order of the bytes."""
+    """The library names tokens by one character per byte: the byte's own character if it is printable, else one from
+    U+0100 on, assigned in the order of the bytes."""
     signs = sorted(pre_tokenizers.ByteLevel.alphabet())
     printable = [ord(sign) for sign in signs if ord(sign) < 256]
     others = [byte for byte in range(256) if byte not in printable]

@@ -1,8 +1,8 @@
-"""Tokenizers: text to numbers and back.
+"""Tokenizers: text to ids and back.
 
-The work is done by the `tokenizers` library. What Headway adds is in `Tokens` (`tokens.py`): what of the text each
-token stands for. At the level of characters, words, byte pairs or bytes: `tokenizer_kinds.py`. Where a vocabulary comes
-from: `vocabularies.py`.
+The work is done by the `tokenizers` library. Headway adds which part of the text each token covers (`Tokens` in
+`tokens.py`). Character, word, BPE and byte tokenizers are in `tokenizer_kinds.py`, the specs for learning them in
+`vocabularies.py`.
 """
 
 import functools
@@ -41,28 +41,28 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer(ABC):
-    """What was learnt from a text: a vocabulary, and how to cut text into its tokens."""
+    """A vocabulary, and how to split text into its tokens."""
 
     kind: ClassVar[str]
     size: int
-    """How many tokens the vocabulary has."""
+    """The vocabulary size."""
     line_end: int | None
-    """The token that is one line end and nothing else, if the vocabulary has it."""
+    """The id of the token that is a single line end, if there is one."""
     unknown: int | None = None
-    """The token that stands for all that the vocabulary lacks, if there is one."""
+    """The id of the unknown token, if there is one."""
     marks: Marks | None = None
-    """The tokens that are no text, if the vocabulary has them: then texts become rows with them."""
+    """The special tokens, if the vocabulary has them; they are then put around texts to make rows."""
     takes_blank: bool = False
-    """Whether the blank before a word is a part of its token."""
+    """Whether the space before a word belongs to the word's token."""
 
     def __init__(self, library: tokenizers.Tokenizer):
         self._library = library
         vocabulary, more = library.get_vocab(), library.get_added_tokens_decoder()
-        added = {token.content for token in more.values()}  # <|endoftext|>, as it stands
+        added = {token.content for token in more.values()}  # such as <|endoftext|>, taken literally
         self.marks = marks.found_in({token.content: k for k, token in more.items() if token.special})
         if self.marks is not None:
-            library.encode_special_tokens = True  # as the letters they are written with
-        # A token's meaning as bytes rather than letters, because a byte pair may be half a letter.
+            library.encode_special_tokens = True  # special tokens in a text are read as ordinary characters
+        # The meaning of a token is bytes, not characters, because a BPE token may be part of a character.
         self._meaning = [
             token.encode() if token in added else self._bytes_of(token)
             for token in sorted(vocabulary, key=vocabulary.__getitem__)
@@ -72,20 +72,21 @@ class Tokenizer(ABC):
         self.line_end = next((i for i, meaning in enumerate(self._meaning) if meaning == LINE_END.encode()), None)
 
     def encode(self, text: str) -> Tokens:
-        """The whole text as tokens."""
+        """Tokenise the whole text."""
         parts = [Tokens(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)), *self.parts(text)]
         return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
 
     def parts(self, text: str) -> Iterator[Tokens]:
-        """The same, some tokens after the others, so that those of a corpus can be put away as they come."""
-        # What no token stands for is counted with the token after it; behind the last, with that one. So one waits.
+        """Tokenise piece by piece, so that a corpus can be written to a file as it is processed."""
+        # Bytes that no token covers count with the token after them, or with the last token of the text. So each part
+        # is held back until the next one is known.
         waiting: Tokens | None = None
         left = 0
         for piece in chunks(text, PIECE):
             try:
                 found, behind = self._part(piece)
             except UserError:
-                self._refuse(text)  # which says where in the whole text it is
+                self._refuse(text)  # gives the position in the whole text
                 raise
             if len(found):
                 found.bytes[0] += left
@@ -99,9 +100,9 @@ class Tokenizer(ABC):
             yield waiting
 
     def _part(self, piece: str) -> tuple[Tokens, int]:
-        """The tokens of a piece that begins where a word has ended, and how many of its last bytes none stands for."""
+        """The tokens of a piece that begins after a word, and how many bytes at its end no token covers."""
         self._refuse(piece)
-        if _STRANGE_WHITE.search(piece):  # which vocabularies made elsewhere may take for signs
+        if _STRANGE_WHITE.search(piece):  # which other vocabularies may treat as characters
             found = self._by_library(piece)
             return found, len(piece.encode()) - int(found.bytes.sum())
         found, left = self._memo.cut(piece)
@@ -112,12 +113,12 @@ class Tokenizer(ABC):
         return UnitMemo(self._units)
 
     def _units(self, units: Sequence[str]) -> list[CutText]:
-        """Each by itself. Many are cut together, for the library is slow to begin."""
+        """Tokenise each unit by itself. Many are passed to the library at once, because each call has overhead."""
         found: list[CutText] = []
         first = 0
         while first < len(units):
             last, letters = first, 0
-            # What does not begin with white space would go on with the unit before it.
+            # A unit that does not begin with white space would be merged with the unit before it.
             while last < len(units) and letters < CHUNK and (last == first or units[last][0].isspace()):
                 letters += len(units[last])
                 last += 1
@@ -129,16 +130,17 @@ class Tokenizer(ABC):
         (both,) = self._library.encode_batch([chunk := "".join(units)], add_special_tokens=False)
         tokens = self._measure(chunk, both)
         ends, unit_ends = np.cumsum(tokens.bytes), np.cumsum([len(unit.encode()) for unit in units])
-        behind = np.searchsorted(ends, unit_ends, side="right")  # the tokens up to the end of each
+        behind = np.searchsorted(ends, unit_ends, side="right")  # number of tokens up to the end of each
         if len(units) > 1 and not np.array_equal(np.concatenate(([0], ends))[behind], unit_ends):
-            return [one for unit in units for one in self._together([unit])]  # something is not seen: whose is it?
+            # some bytes are not covered by a token: find out whose
+            return [one for unit in units for one in self._together([unit])]
         begins = np.concatenate(([0], behind[:-1]))
         return [
             CutText(tokens.ids[a:b], tokens.bytes[a:b], tokens.starts[a:b]) for a, b in zip(begins, behind, strict=True)
         ]
 
     def _whole(self, text: str) -> Iterator[Tokens]:
-        """Without cutting anything a second time: for vocabularies that may look further than a word."""
+        """Tokenise in one go, for vocabularies whose tokens may depend on more than one word."""
         self._refuse(text)
         found = self._by_library(text) if text else None
         if found is not None and len(found):
@@ -150,51 +152,51 @@ class Tokenizer(ABC):
         return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
 
     def numbers(self, text: str) -> Iterator[np.ndarray] | None:
-        """The numbers alone of all tokens, some after the others, where the rest follows from them."""
+        """Only the ids, piece by piece, if sizes and word starts can be computed from them; else None."""
         return None
 
     def sizes_of(self, ids: np.ndarray) -> np.ndarray | None:
-        """The bytes of these tokens, where nothing but the tokens says that."""
+        """The number of bytes of these tokens, if the ids alone determine it; else None."""
         return None
 
     def starts_of(self, ids: np.ndarray) -> np.ndarray | None:
-        """Whether a word begins in each of these tokens of a whole text, where nothing but the tokens says that."""
+        """Whether a word begins in each of these tokens of a whole text, if the ids alone determine it; else None."""
         return None
 
     @property
     def id_type(self) -> type:
-        """The smallest that has room for all numbers, of those that every device can count with."""
+        """The smallest integer dtype for all ids, among those that every device supports."""
         return np.uint8 if self.size <= 1 << 8 else np.int16 if self.size <= 1 << 15 else np.int32
 
     def with_marks(self) -> "Tokenizer":
-        """The same vocabulary with the tokens that are no text, behind all others."""
+        """The same vocabulary with special tokens appended."""
         if self.marks is not None:
             return self
         library = tokenizers.Tokenizer.from_str(self._library.to_str())
         known = library.get_vocab()
         names = next((names for names in marks.NAMES if not any(name in known for name in names)), None)
         if names is None:
-            raise UserError("the text has [CLS] or the like, and <s> or the like, as words: no name is left for a mark")
+            raise UserError("cannot add special tokens: the vocabulary already has words such as [CLS] and <s>")
         library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
         return type(self)(library)
 
     def lacks(self, text: str) -> bool:
-        """Whether something in it cannot be written at all."""
+        """Whether the text has characters that the vocabulary cannot represent."""
         return False
 
     @property
     def mask_name(self) -> str:
-        """What hides a token, in a text that somebody types."""
+        """How a user writes the mask token in a text."""
         return "" if self.marks is None else self._meaning[self.marks.mask].decode()
 
     @property
     def words(self) -> np.ndarray:
-        """The tokens that are of text (int64)."""
+        """The ids of all tokens except special ones (int64)."""
         return np.setdiff1d(np.arange(self.size), [] if self.marks is None else self.marks.all)
 
     def encode_with_masks(self, text: str) -> Tokens:
-        """A text somebody typed, in which [MASK] is what is hidden, and not letters. Where tokens begin with the blank
-        before them the mask does, too."""
+        """Tokenise a text typed by a user, reading [MASK] as the mask token. If tokens include the space before them,
+        so does the mask."""
         assert self.marks is not None
         mask, name = np.array([self.marks.mask], dtype=np.int32), self.mask_name
         first, *others = text.split(name) if name else [text]
@@ -208,8 +210,8 @@ class Tokenizer(ABC):
         return Tokens(*(np.concatenate([getattr(part, what) for part in parts]) for what in ("ids", "bytes", "starts")))
 
     def encode_row(self, text: str) -> Tokens:
-        """A text somebody typed, or a pair with BETWEEN between its two, as a model reads it: with marks around it, if
-        the vocabulary has them."""
+        """Tokenise a text typed by a user, or a pair joined by BETWEEN, as a row with the special tokens that the
+        vocabulary has."""
         if self.marks is None:
             return self.encode(text)
         parts = [self.encode_with_masks(part) for part in text.split(marks.BETWEEN)]
@@ -222,7 +224,7 @@ class Tokenizer(ABC):
         return Tokens(row, sizes, starts)
 
     def rows_of(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, or pairs, as models read them (int32): with marks, if the vocabulary has them."""
+        """Tokenise many texts or pairs as rows (int32) with the special tokens that the vocabulary has."""
         if self.marks is None:
             return self.encode_rows(texts)
         parts = [text.split(marks.BETWEEN) for text in texts]
@@ -230,7 +232,7 @@ class Tokenizer(ABC):
         return [self.marks.row([next(flat) for _ in row]) for row in parts]
 
     def encode_rows(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids (int32) of many short texts, each by itself."""
+        """The ids (int32) of many short texts, without special tokens."""
         self._refuse_any(texts)
         return [self._ids(encoding) for encoding in self._encoded(texts)]
 
@@ -238,11 +240,11 @@ class Tokenizer(ABC):
         return self._library.encode_batch(list(texts), add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of these tokens. Bytes that are no whole letter, which a model may well write, become �."""
+        """The text of these tokens. Incomplete UTF-8 sequences, which a model may write, become �."""
         return self._join([self._meaning[i] for i in np.asarray(ids, dtype=np.int64).tolist()])
 
     def pieces(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        """Each token as shown to a person: white space has a sign, and what cannot be printed is escaped."""
+        """Each token for display: white space as visible symbols, unprintable characters escaped."""
         return [show(self._meaning[i]) for i in np.asarray(ids, dtype=np.int64).tolist()]
 
     def to_json(self) -> str:
@@ -254,7 +256,7 @@ class Tokenizer(ABC):
         try:
             content = json.loads(text)
             if content["headway_tokenizer"] != 1:
-                raise ValueError("its format is that of another version of Headway")
+                raise ValueError("it was written by another version of Headway")
             if content["kind"] == "sentencepiece":
                 from headway.data.sentencepiece import SentencePieceTokenizer
 
@@ -267,11 +269,11 @@ class Tokenizer(ABC):
 
             library = tokenizers.Tokenizer.from_str(json.dumps(content["library"]))
             return OF_KIND[content["kind"]](library)
-        except Exception as problem:  # the library raises nothing more particular
+        except Exception as problem:  # the library has no more specific exception
             raise UserError(f"this is not a tokenizer that Headway wrote ({problem!r})") from problem
 
     def _encodings(self, text: str) -> Iterator[tuple[str, tokenizers.Encoding]]:
-        # Not all at once: the library's objects take a hundred bytes for each token.
+        # In portions: the library's objects take a hundred bytes per token.
         cut = list(chunks(text))
         for first in range(0, len(cut), _CHUNKS_AT_ONCE):
             some = cut[first : first + _CHUNKS_AT_ONCE]
@@ -287,7 +289,7 @@ class Tokenizer(ABC):
         token_ends = self._token_ends(ids, encoding, chunk, letter_ends)
         starts = np.zeros(len(ids), dtype=np.bool_)
         begin = np.searchsorted(token_ends, (letter_ends - letter_bytes)[begins_word], side="right")
-        starts[begin[begin < len(ids)]] = True  # beyond the last token stands what the vocabulary does not see at all
+        starts[begin[begin < len(ids)]] = True  # beyond the last token is text that the vocabulary ignores
         return Tokens(ids, np.diff(token_ends, prepend=0).astype(np.int32), starts)
 
     def _ids(self, encoding: tokenizers.Encoding) -> np.ndarray:
@@ -296,11 +298,11 @@ class Tokenizer(ABC):
     def _token_ends(
         self, ids: np.ndarray, encoding: tokenizers.Encoding, chunk: str, letter_ends: np.ndarray
     ) -> np.ndarray:
-        """Where each token ends, in bytes. Tokens that are all of the text end where their bytes do."""
+        """The end of each token in bytes. Here tokens cover the whole text, so it follows from their lengths."""
         return np.cumsum(self._lengths[ids])
 
     def _refuse(self, text: str) -> None:
-        """Raises a UserError if this text cannot be encoded."""
+        """Raise a UserError if this text cannot be encoded."""
         if not text.isascii() and (half := _SURROGATE.search(text)):
             raise UserError(f"the text is not valid Unicode: half a surrogate pair {place(text, half.start())}")
 
@@ -316,4 +318,4 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _bytes_of(self, token: str) -> bytes:
-        """What a token means, from the library's name for it."""
+        """The bytes of a token, from the library's name for it."""

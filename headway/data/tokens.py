@@ -1,7 +1,7 @@
-"""Tokens of a text: each with the bytes it stands for and whether a word begins there.
+"""Tokens of a text, each with the bytes it covers and whether a word begins in it.
 
-So perplexity can be given per word and in bits per byte whatever the tokenizer, and models with different vocabularies
-can be compared. Those of a corpus lie in a file, and are found there again (`KeptTokens`).
+With these, perplexity per word and bits per byte can be computed for any tokenizer, so models with different
+vocabularies can be compared. The tokens of a corpus are stored in a file and read from there (`KeptTokens`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A text as a tokenizer sees it: three numpy arrays of equal length, which `torch.from_numpy` takes as they are."""
+    """A tokenised text: three numpy arrays of equal length, ready for `torch.from_numpy`."""
 
     ids: np.ndarray
-    """int32: the place of each token in the vocabulary."""
+    """int32: the id of each token."""
     bytes: np.ndarray
-    """int32: the UTF-8 bytes of the text each token covers. White space that is no token is counted with the token
-    after it, or at the very end with the one before, so these add up to the size of the text. (Not 16 bits: a line of
-    base64 is one word, and may be longer than that.)"""
+    """int32: how many UTF-8 bytes of the text each token covers. White space outside tokens counts with the token after
+    it, or at the very end with the one before, so the sum is the size of the text. (16 bits would not do: a line of
+    base64 is one word, and may be longer.)"""
     starts: np.ndarray
-    """bool: a word, in the sense of `str.split`, begins in this token."""
+    """bool: whether a word, as in `str.split`, begins in this token."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class KeptTokens(Tokens):
-    """Tokens as they lie in a file, in the smallest types there are; what follows from the tokens, or is asked for of
-    few texts only, is found when somebody asks."""
+    """Tokens stored in a file, in the smallest dtypes. Byte counts and word starts are computed or unpacked on first
+    use."""
 
     def __init__(self, tokenizer: "Tokenizer", arrays: Mapping[str, np.ndarray]):
         object.__setattr__(self, "ids", arrays["ids"])
@@ -59,8 +59,8 @@ class KeptTokens(Tokens):
 
     @staticmethod
     def stored(tokenizer: "Tokenizer", text: str, what: str = "tokens") -> Iterator[tuple[str, np.ndarray]]:
-        """What goes into the file, some of it after the other; pieces of one name belong together. `what` is done is
-        told on the way."""
+        """Yield the arrays for the file piece by piece; pieces with the same name are concatenated. `what` labels the
+        progress display."""
         done, read, size, bits = 0, 0, 0, np.zeros(0, np.bool_)
         for name, dtype in zip(KeptTokens.names, (tokenizer.id_type, np.uint8, np.int64, np.uint8), strict=True):
             yield name, np.zeros(0, dtype)

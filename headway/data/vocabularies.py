@@ -1,6 +1,6 @@
-"""Where a vocabulary comes from: characters, bytes, words or byte pairs of the train split, or one that is given.
+"""Specs of vocabularies: characters, bytes, words or byte pairs of the train split, or a given one.
 
-A spec says which; `spec.learn(text)` gives a `Tokenizer` (`tokenizers.py`).
+`spec.learn(text)` gives a `Tokenizer` (`tokenizers.py`).
 """
 
 import json
@@ -23,18 +23,18 @@ from headway.data.tokenizers import UNKNOWN, Tokenizer
 
 
 class TokenizerSpec(Variant):
-    """Where a vocabulary comes from."""
+    """How a vocabulary is made."""
 
     @abstractmethod
     def learn(self, text: str) -> Tokenizer:
-        """The tokenizer, with what it takes from the train split."""
+        """The tokenizer, learnt from the train split."""
 
     def identity(self) -> str:
-        """Beside the text, all that the tokens depend on."""
+        """Everything apart from the text that the tokens depend on."""
         return self.model_dump_json()
 
     is_given: ClassVar[bool] = False
-    """Whether it takes nothing from the train split: a vocabulary that is there already, and may be gone one day."""
+    """Whether it is read from a file, which may later be gone, instead of learnt from the train split."""
 
 
 class Char(TokenizerSpec):
@@ -59,7 +59,7 @@ class Char(TokenizerSpec):
 
 
 class Byte(TokenizerSpec):
-    """One token per byte of the text as UTF-8: 256 of them, nothing is learnt, and any text at all can be written."""
+    """One token per UTF-8 byte: 256 tokens, nothing is learnt, and any text can be written."""
 
     kind: Literal["byte"] = "byte"
 
@@ -85,17 +85,17 @@ class Word(TokenizerSpec):
     def learn(self, text: str) -> Tokenizer:
         counts = self._counts(text)
         always = [UNKNOWN, LINE_END]
-        # The commonest first, equals by alphabet.
+        # Most frequent first, ties in alphabetical order.
         words = [word for word in sorted(counts, key=lambda word: (-counts[word], word)) if word not in always]
         kept = (always + words)[: self.size]
         return WordTokenizer(self._library({word: i for i, word in enumerate(kept)}))
 
     def _counts(self, text: str) -> Counter[str]:
-        """How often the text has each word: the library cuts every string between two words once."""
+        """Word counts. The library splits each distinct white-space-separated string only once."""
         strings: Counter[str] = Counter()
         pieces = following("counting words", chunks(text, 1 << 20), len, len(text))
         for piece in pieces:
-            strings.update(piece.split())  # five times as fast as an expression that finds line ends, too
+            strings.update(piece.split())  # five times as fast as a regular expression that also finds line ends
             strings[LINE_END] += piece.count(LINE_END)
         library, counts = self._library({}), Counter[str]()
         if self.punctuation == "attached" and not self.lower:
@@ -117,8 +117,9 @@ class Word(TokenizerSpec):
 
 
 class Bpe(TokenizerSpec):
-    """Byte pairs: common words are one token, rare ones several, and any text at all can be written. A line end is
-    always a token of its own, and no token goes beyond one word. (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909)
+    """Byte pair encoding: common words are one token, rare ones several, and any text can be written. A line end is
+    always a token of its own, and no token spans several words. (Sennrich et al. 2016,
+    https://arxiv.org/abs/1508.07909)
     """
 
     kind: Literal["bpe"] = "bpe"
@@ -134,7 +135,7 @@ class Bpe(TokenizerSpec):
 
     def learn(self, text: str) -> Tokenizer:
         letters, signs = r" ?[\p{L}\p{M}]+| ?\p{N}+", rf" ?[^{WHITE}\p{{L}}\p{{M}}\p{{N}}]+"
-        # The last of several blanks goes with the word after it, as it does between words.
+        # The last of several spaces goes with the word after it, as a single space does.
         blanks = f"[{BLANK}]+(?![^{WHITE}])|[{BLANK}]+"
         library = tokenizers.Tokenizer(models.BPE())
         if self.lower:
@@ -151,7 +152,7 @@ class Bpe(TokenizerSpec):
 
 
 class Given(TokenizerSpec):
-    """A vocabulary that is there already, and is taken as it is: another run's, or an imported model's."""
+    """An existing vocabulary, used as it is: another run's, or an imported model's."""
 
     kind: Literal["given"] = "given"
     is_given: ClassVar[bool] = True
@@ -164,7 +165,7 @@ class Given(TokenizerSpec):
             tree = json.loads(content)
             ours = not isinstance(tree, dict) or "headway_tokenizer" in tree or "model" not in tree
             library = None if ours else tokenizers.Tokenizer.from_str(content)
-        except Exception as problem:  # the library raises nothing more particular
+        except Exception as problem:  # the library has no more specific exception
             raise UserError(f"data.tokenizer.path: {self.path} cannot be read: {problem}") from None
         if library is None:
             return Tokenizer.from_json(content)

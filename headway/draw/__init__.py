@@ -1,1 +1,1 @@
-"""Everything that is drawn: maps, charts, pages."""
+"""Drawing: maps, charts and pages."""

@@ -1,5 +1,5 @@
-"""Charts as a file of their own: a page, an SVG that needs none, or a PNG (drawn by matplotlib); and any figures as a
-page that is dark where the reader's screen is."""
+"""Charts as files: an HTML page, a standalone SVG, or a PNG (drawn by matplotlib); and pages with any figures, which
+follow the reader's light or dark mode."""
 
 import io
 import math
@@ -33,10 +33,10 @@ _BODY = (
     f"{_STYLE}@media (prefers-color-scheme: dark) {{ {_DARK} }}\n"
     ":root { color-scheme: light dark; } html { background: var(--paper); }\n"
     f"body {{ margin: 2rem auto; padding: 0 1rem; max-width: 60rem; font-family: {FONT}; color: var(--ink); }}\n"
-    "@media screen { .chart { min-width: 36rem; } figure { overflow-x: auto; } }\n"  # words that can be read
+    "@media screen { .chart { min-width: 36rem; } figure { overflow-x: auto; } }\n"  # keeps text readable
 )
-_ABOVE, _BETWEEN, _LINE = 34, 46, 16  # pixels: for the title, for the words over a chart, and for a line of notes
-_LETTERS = 120  # of a note, in a line below the charts
+_ABOVE, _BETWEEN, _LINE = 34, 46, 16  # pixels: for the title, for the caption of a chart, and for a line of notes
+_LETTERS = 120  # characters per line of a note
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Chart:
 
     @property
     def drawn(self) -> list[Curve]:
-        """On a logarithmic axis zero has no place: where a curve is there, it is not drawn."""
+        """The curves to draw; on a logarithmic axis without values that are not above zero."""
         if not self.logarithmic:
             return list(self.curves)
         return [kept for curve in self.curves if (kept := _above_zero(curve)).x]
@@ -60,7 +60,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class ChartPage:
-    """In a notebook it draws itself."""
+    """A page of charts; in a notebook it displays itself."""
 
     title: str
     subtitle: str
@@ -69,7 +69,7 @@ class ChartPage:
     table: PictureTable | None = None
 
     def save(self, path: str | Path) -> Path:
-        """As .html, .svg or .png, by the ending of the name."""
+        """Write as .html, .svg or .png, depending on the file name."""
         path = Path(path)
         check_place(path)
         made = {".html": self._html, ".svg": self._svg, ".png": self._png}[path.suffix.lower()]()
@@ -119,7 +119,7 @@ class ChartPage:
 
     @property
     def _note_lines(self) -> list[str]:
-        """For what does not break lines by itself."""
+        """The notes broken into lines, for formats that do not wrap text."""
         return [line for note in self.notes for line in textwrap.wrap(note, _LETTERS)]
 
     def _png(self) -> bytes:
@@ -151,7 +151,7 @@ class ChartPage:
 
 
 def figures_page(title: str, lead: Sequence[str], figures: Sequence[tuple[str, str]], tables: Sequence[str]) -> str:
-    """Figures (SVG, caption) and tables (HTML) as one page, light and dark."""
+    """Figures (SVG, caption) and tables (HTML) as one page for light and dark mode."""
     drawn = "\n".join(f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for svg, caption in figures)
     told = "".join(f"<p>{escape(line)}</p>" for line in lead)
     return (

@@ -1,6 +1,6 @@
-"""The charts of a report, as SVG that takes its colours from the page: readable in light, in dark and on paper.
+"""The charts of a report, as SVG with colours from the page: readable in light and dark mode and in print.
 
-Curves are named at their ends, where the eye arrives, so that nobody has to match colours with a legend.
+Curves are labelled at their ends, so that no legend is needed.
 """
 
 import math
@@ -12,14 +12,14 @@ from itertools import pairwise
 from headway.draw.colours import CURVES
 
 COLOURS = len(CURVES)
-"""As many curves as can be told apart; the page defines --curve-1 … --curve-8 (`colours.curve_variables`)."""
+"""The number of distinguishable curves; the page defines --curve-1 … --curve-8 (`colours.curve_variables`)."""
 WIDTH, HEIGHT = 760, 330
 LEFT, RIGHT, TOP, BOTTOM = 62, 150, 14, 44
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One arm: where it is, and between what its seeds lie."""
+    """One arm: its central curve and the range of its seeds."""
 
     name: str
     x: Sequence[float]
@@ -27,14 +27,14 @@ class Curve:
     low: Sequence[float]
     high: Sequence[float]
     each: Sequence[Sequence[float]] = ()
-    """Of every seed, a line: so that one sees a population, and not only where it begins and ends."""
+    """One line per seed."""
     beside: str = ""
-    """The curve of that name is to be compared with it: it is dashed, and in the same colour."""
+    """The name of the curve to compare this one with; this one is dashed and has the same colour."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From numbers to places."""
+    """A map from numbers to pixel positions."""
 
     low: float
     high: float
@@ -51,7 +51,7 @@ class Axis:
 
 
 def colours(curves: Sequence[Curve]) -> list[int]:
-    """Which of the colours each has, from 0 on."""
+    """The colour index of each curve, from 0."""
     own: dict[str, int] = {}
     for curve in curves:
         own.setdefault(curve.beside or curve.name, len(own))
@@ -61,7 +61,8 @@ def colours(curves: Sequence[Curve]) -> list[int]:
 def line_chart(
     curves: Sequence[Curve], across: str, up: str, label: str, categories: bool = False, logarithmic: bool = False
 ) -> str:
-    """`categories`: the x values are few and stand at equal distances, each named. `logarithmic`: upwards."""
+    """Draw a line chart. `categories`: x values are evenly spaced and all labelled. `logarithmic`: the vertical
+    axis."""
     curves = [curve for curve, k in zip(curves, colours(curves), strict=True) if k < COLOURS]
     plane = Plane.around(curves, categories, logarithmic)
     parts = [svg_open(WIDTH, HEIGHT, label), *_frame(plane, across, up)]
@@ -72,16 +73,16 @@ def line_chart(
 
 @dataclass(frozen=True)
 class Plane:
-    """Where the numbers of a line chart stand on it."""
+    """The coordinates of a line chart."""
 
     x: Callable[[float], float]
     y: Axis
     named: Mapping[float, str]
-    """What is written below the horizontal axis, and at which numbers."""
+    """The labels of the horizontal axis by value."""
 
     @classmethod
     def around(cls, curves: Sequence[Curve], categories: bool, logarithmic: bool) -> "Plane":
-        """With room for all of these curves."""
+        """A plane with room for all of these curves."""
         values = [v for curve in curves for v in (*curve.low, *curve.high) if math.isfinite(v)]
         lowest, highest = min(values), max(values)
         room = 0.0 if logarithmic else 0.06 * ((highest - lowest) or abs(highest) or 1.0)
@@ -100,7 +101,7 @@ class Plane:
 
 
 def _frame(plane: Plane, across: str, up: str) -> list[str]:
-    """Grid, ticks, axis, and what is drawn over what."""
+    """The grid, ticks, axis line and axis titles."""
     y, edge, floor = plane.y, WIDTH - RIGHT, HEIGHT - BOTTOM
     parts = []
     for tick in y.ticks():
@@ -117,7 +118,7 @@ def _frame(plane: Plane, across: str, up: str) -> list[str]:
 
 
 def _curve(plane: Plane, curve: Curve, colour: str, dots: bool) -> list[str]:
-    """Every seed, thin; the band between them; the line through their middle, with its points where it is short."""
+    """Thin lines for the seeds, the band between their extremes, the central line, and dots if there are few points."""
     band = plane.points(curve.x, curve.high) + plane.points(curve.x, curve.low)[::-1]
     line, dashes = " ".join(plane.points(curve.x, curve.middle)), ";stroke-dasharray:6 4" if curve.beside else ""
     parts = [
@@ -134,7 +135,7 @@ def _curve(plane: Plane, curve: Curve, colour: str, dots: bool) -> list[str]:
 
 
 def _names(plane: Plane, curves: Sequence[Curve]) -> list[str]:
-    """Each at the end of its curve, moved apart where curves end together; a line leads from the one to the other."""
+    """The names at the ends of curves, moved apart where they would overlap, with leader lines."""
     parts, edge = [], WIDTH - RIGHT
     ends = [plane.y(curve.middle[-1]) for curve in curves]
     for k, curve, end, height in zip(colours(curves), curves, ends, apart(ends, 16), strict=True):
@@ -152,7 +153,7 @@ def _names(plane: Plane, curves: Sequence[Curve]) -> list[str]:
 
 
 def interval_mark(effect: float, low: float, high: float) -> str:
-    """One effect on a line through zero: better to the right. Empty where the line would have no end."""
+    """One effect with its interval on a line through zero, better to the right. Empty if the interval is unbounded."""
     if not all(map(math.isfinite, (effect, low, high))):
         return ""
     width, height = 190, 22
@@ -178,7 +179,7 @@ def heat_map(
     titles: tuple[str, str],
     label: str,
 ) -> str:
-    """Two factors: the better, the darker; every cell says its number."""
+    """A heat map of two factors: better cells are darker, and every cell shows its number."""
     finite = [v for v in values.values() if math.isfinite(v)]
     low, high = min(finite), max(finite)
     left = 16 + 7 * max(map(len, [*rows, titles[0]]))
@@ -202,11 +203,11 @@ def heat_map(
     return "\n".join([*parts, "</svg>"])
 
 
-# --- small things ----------------------------------------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers between two."""
+    """Round numbers in a range."""
     span = (high - low) or abs(high) or 1.0
     step = 10 ** math.floor(math.log10(span / about))
     step *= next((m for m in (1, 2, 5) if span / (step * m) <= about), 10)
@@ -214,7 +215,7 @@ def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def logarithmic_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10 … while they are few, else powers of ten."""
+    """1, 2, 5, 10 … if there are few, otherwise powers of ten."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5), (1, 3), (1,)):
         found = [m * 10.0**p for p in powers for m in steps if low <= m * 10.0**p <= high]
@@ -225,7 +226,7 @@ def logarithmic_ticks(low: float, high: float) -> list[float]:
 
 
 def apart(places: Sequence[float], distance: float) -> list[float]:
-    """The same places, moved as little as may be so that neighbours are this far apart."""
+    """The positions, moved as little as possible so that neighbours are this far apart."""
     order = sorted(range(len(places)), key=lambda k: places[k])
     moved = [places[k] for k in order]
     for _ in range(200):
@@ -243,7 +244,7 @@ def apart(places: Sequence[float], distance: float) -> list[float]:
 
 
 def short(value: float) -> str:
-    """As an axis says it: 1,500 · 0.25 · 1e7."""
+    """Format a tick: 1,500 · 0.25 · 1e7."""
     if value and (abs(value) >= 1e6 or abs(value) < 1e-3):
         return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
     return f"{value:,.10g}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,9 +1,8 @@
-"""From numbers to colours: the same weight has the same colour in every head, sentence, run and file.
+"""Colour scales: the same weight has the same colour in every head, sentence, run and file.
 
-Weights are coloured by their square root, because most are small and the small ones are what one looks for; differences
-as they are, because there the small ones are noise. The scales are built in OKLab (Ottosson 2020), in equal steps of
-lightness: equal steps look equal, and the order can be seen without seeing hues, or in grey on paper. What is exactly
-zero stays blank.
+Weights are coloured by their square root, because most are small and small ones are of interest; differences linearly,
+because there small ones are noise. The scales are built in OKLab (Ottosson 2020) in equal steps of lightness, so equal
+steps look equal and the order is visible without seeing hues, or in grey print. Exact zeros stay blank.
 """
 
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ import numpy as np
 
 BLANK = (255, 255, 255)
 DARK, BLUE, RED = "#2e3440", "#2a78b5", "#c0453b"
-"""Of drawings of few things on white: what is given, what is found, what it is set beside."""
+"""Colours of simple drawings on white: the given, the result, and what it is compared with."""
 CURVES = ("#4a5160", "#2468a8", "#b5442f", "#2f7f4f", "#8250a8", "#a8741a", "#1f8a94", "#b34a7f")
-"""Of curves in one chart, on paper."""
+"""Colours of the curves of one chart, on a light background."""
 CURVES_ON_DARK = ("#b4bac6", "#6fb1ec", "#ef8d78", "#74c493", "#c39be0", "#dcb066", "#67c6cf", "#ea8fbd")
 _STEPS = 256
 
@@ -23,36 +22,36 @@ _STEPS = 256
 @dataclass(frozen=True, eq=False)
 class ColourScale:
     name: str
-    """What the numbers are."""
+    """The quantity shown."""
     remark: str
-    """What else to know of the colours."""
+    """A remark about the colours."""
     low: float
     high: float
-    """From where to where; what lies beyond has the colour of the end."""
+    """The range; numbers outside have the colour of the nearest end."""
     power: float
-    """Colours go by this power of the number."""
+    """The exponent applied to numbers before they are mapped to colours."""
     colours: np.ndarray
     """uint8 [256, 3], from the lowest to the highest."""
     ticks: tuple[float, ...]
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
-        """Where on the scale, from 0 to 1."""
+        """Positions on the scale, from 0 to 1."""
         low, high, at = (np.sign(x) * np.abs(x) ** self.power for x in (self.low, self.high, np.asarray(numbers)))
         return np.clip((at - low) / (high - low), 0, 1)
 
     def paint(self, numbers: np.ndarray) -> np.ndarray:
-        """uint8 [..., 3]."""
+        """The colours of numbers, uint8 [..., 3]."""
         painted = self.colours[np.rint(self.places(numbers) * (_STEPS - 1)).astype(int)]
         return np.where((numbers == 0)[..., None], np.array(BLANK, np.uint8), painted)
 
     def ink(self, number: float) -> str:
-        """Black or white, whichever can be read on the colour of this number."""
+        """Black or white, whichever is readable on the colour of this number."""
         red, green, blue = self.paint(np.array(number)) / 255
         return "#ffffff" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.2 else "#1a1a1a"
 
 
 def _shades(hue: float, lightest: float, darkest: float, steps: int) -> np.ndarray:
-    """sRGB from light to dark: lightness falls evenly, colour is strongest past the middle."""
+    """sRGB colours from light to dark: lightness decreases evenly, chroma is largest past the middle."""
     along = np.linspace(0, 1, steps)
     lightness = lightest + (darkest - lightest) * along
     chroma = 0.012 + 0.1 * np.sin(0.8 * np.pi * along)
@@ -91,5 +90,5 @@ DIFFERENCES = ColourScale(
 
 
 def curve_variables(colours: Sequence[str]) -> str:
-    """For the style sheet of a page with charts: `--curve-1: #4a5160; …`."""
+    """CSS variables for a page with charts: `--curve-1: #4a5160; …`."""
     return " ".join(f"--curve-{k}: {colour};" for k, colour in enumerate(colours, 1))

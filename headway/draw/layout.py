@@ -1,8 +1,8 @@
-"""Where everything stands in a picture: one list of maps, texts and colour bars, in pixels, for every output format.
+"""The layout of a picture: lists of maps, texts and colour bars in pixels, for every output format.
 
-Maps of a grid share their axes, so rows are named once, beside the first column, and columns above the first row. Where
-tokens stand closer than their names need, every second, third … is named. A single map gets the room of a page, and,
-when its tokens are few, the numbers in its cells.
+Maps of a grid share their axes, so row names are written once, beside the first column, and column names above the
+first row. If tokens are closer together than their names need, only every second, third … is named. A single map fills
+the page, and if it has few tokens, its cells show the numbers.
 """
 
 import math
@@ -18,13 +18,13 @@ from headway.draw.colours import ColourScale
 from headway.draw.picture import Grid, Panel, Picture
 
 INK, FAINT = "#1a1a1a", "#5c5c5c"
-PAGE, ALONE = 1180, 820  # how wide all columns are together, and a map that stands alone
-SMALLEST = 112  # a map of a grid, however many there are
+PAGE, ALONE = 1180, 820  # the width of all columns together, and of a single map
+SMALLEST = 112  # the minimal width of a map in a grid
 LARGEST_CELL, LARGEST_CELL_ALONE = 34, 60
 CELL_FOR_NUMBERS = 30
 MARGIN, GAP, BETWEEN_GRIDS = 16, 14, 40
 LONGEST_LABEL = 16  # characters
-MOST_CELLS = 10_000_000  # of one picture: files of some 30 MB
+MAX_CELLS = 10_000_000  # per picture: files of about 30 MB
 BAR = (180, 10)
 
 
@@ -32,12 +32,12 @@ BAR = (180, 10)
 class Label:
     x: float
     y: float
-    """Of the line that letters stand on."""
+    """The y coordinate of the baseline."""
     text: str
     size: float = 10
     anchor: Literal["start", "middle", "end"] = "start"
     turned: bool = False
-    """Upwards, by a quarter."""
+    """Whether it is rotated by 90° to read upwards."""
     bold: bool = False
     colour: str = FAINT
 
@@ -78,7 +78,7 @@ class Layout:
 def arrange(picture: Picture) -> Layout:
     several = len(picture.grids) > 1
     placed = [_Grid(grid, cell, several) for grid, cell in zip(picture.grids, _cells(picture), strict=True)]
-    for grid in placed:  # rows of grids that stand side by side begin at the same height
+    for grid in placed:  # align the rows of grids that are side by side
         grid.settle(max(g.captions for g in placed), max(g.above for g in placed))
     beside = sum(g.width for g in placed) + BETWEEN_GRIDS * (len(placed) - 1)
     stacked = beside > 1.7 * PAGE
@@ -107,7 +107,7 @@ def arrange(picture: Picture) -> Layout:
         x += BAR[0] + 40
     y += BAR[1] + 46
     step = max(g.row_step for g in placed)
-    thinned = [f"There is no room for all names: one token in {step} is named."] if step > 1 else []
+    thinned = [f"For lack of space, only one token in {step} is named."] if step > 1 else []
     for note in [*thinned, *picture.notes]:
         for line in wrapped(note.split(" "), " ", inner, 10):
             texts.append(Label(MARGIN, y, line, 10))
@@ -116,7 +116,7 @@ def arrange(picture: Picture) -> Layout:
 
 
 class _Grid:
-    """The measures of one grid, and what stands where in it."""
+    """The dimensions of one grid and the positions of its parts."""
 
     def __init__(self, grid: Grid, cell: float, named: bool):
         self.grid, self.cell = grid, cell
@@ -128,7 +128,9 @@ class _Grid:
         self.column_labels = [shortened(token) for token in first.columns]
         self.left = max(measure(label, self.font) for label in self.row_labels[:: self.row_step]) + 6
         widest = max(measure(label, self.font) for label in self.column_labels)
-        letters = all(len(label) == 1 for label in self.column_labels)  # these may nearly touch, and are never turned
+        letters = all(
+            len(label) == 1 for label in self.column_labels
+        )  # single letters may nearly touch and are never rotated
         self.turned = widest > cell and not letters
         if not self.turned:
             self.column_step = max(1, math.ceil(0.87 * widest / cell))
@@ -182,13 +184,13 @@ class _Grid:
 
 
 def _cells(picture: Picture) -> list[float]:
-    """Of each grid, as large as there is room for."""
+    """The cell size of each grid, as large as space allows."""
     grids = picture.grids
     panels = [panel for grid in grids for row in grid.panels for panel in row]
     tokens = [max(len(side) for row in g.panels for p in row for side in (p.rows, p.columns)) for g in grids]
-    if max(tokens) ** 2 * len(panels) > MOST_CELLS:
+    if max(tokens) ** 2 * len(panels) > MAX_CELLS:
         what = f"{len(panels)} maps of {max(tokens)} tokens"
-        raise UserError(f"{what} are too much for one picture: choose a layer or a head")
+        raise UserError(f"{what} are too many for one picture: choose a layer or a head")
     if len(panels) == 1:
         return [min(LARGEST_CELL_ALONE, max(9.0, ALONE / tokens[0]))]
     names = sum(max(measure(shortened(token), 10) for token in grid.panels[0][0].rows) for grid in grids)
@@ -209,12 +211,12 @@ def shortened(token: str) -> str:
 
 
 def measure(text: str, size: float) -> float:
-    """About how wide a text is: fonts differ, and this is on the safe side."""
+    """The approximate width of a text; a safe upper estimate, because fonts differ."""
     return size * sum(1.05 if unicodedata.east_asian_width(letter) in "WF" else 0.63 for letter in text)
 
 
 def wrapped(pieces: list[str], between: str, width: float, size: float) -> list[str]:
-    """Lines of whole pieces."""
+    """Wrap pieces into lines without breaking any piece."""
     lines: list[str] = []
     for piece in pieces:
         if lines and measure(lines[-1] + between + piece, size) <= width:

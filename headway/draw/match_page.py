@@ -1,5 +1,5 @@
-"""Pictures and captions on one page: for each caption the pictures that fit it, best first, and for each picture its
-captions; and what came of the caption game. One file, nothing fetched; readable in light, in dark and on paper."""
+"""Pictures and captions on one page: for each caption the best matching pictures, for each picture its captions, and
+the results of the caption game. One self-contained file, readable in light and dark mode and in print."""
 
 import base64
 import io
@@ -9,16 +9,16 @@ from html import escape
 from typing import Any
 
 SIDE = 144
-"""Pixels of a picture on the page, at most."""
-MOST = 24
-"""Pictures of a caption, and captions of a picture, that are shown."""
+"""The largest size of a picture on the page, in pixels."""
+MAX_SHOWN = 24
+"""The maximal number of pictures shown for a caption."""
 
 
 @dataclass(frozen=True)
 class ShownPicture:
     name: str
     image: str
-    """As a data URI."""
+    """The image as a data URI."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Candidate:
     place: int
     chance: float
     numbers: tuple[str, ...]
-    """What stands below it."""
+    """The numbers shown below it."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class GameTurn:
     caption: str
     wins: bool
     outcome: str
-    """In words."""
+    """The outcome as text."""
     words: Sequence[tuple[str, float]]
-    """Each with its share, in nats."""
+    """Each word with its contribution in nats."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class MatchPage:
     pictures: Sequence[ShownPicture]
     captions: Sequence[str]
     by_caption: Sequence[Sequence[Candidate]]
-    """Pictures, best first."""
+    """For each caption, the pictures, best first."""
     by_picture: Sequence[Sequence[Candidate]]
-    """Captions (or classes), best first."""
+    """For each picture, the captions (or classes), best first."""
     what: str = "captions"
     target: int | None = None
     turns: Sequence[GameTurn] = ()
@@ -61,13 +61,13 @@ class MatchPage:
         if self.turns:
             parts += [f"<h2>The game: pick {escape(self._target.name)}</h2>", self._game()]
         if any(self.by_caption):
-            parts.append("<h2>For each caption, the pictures that fit it best</h2>")
+            parts.append("<h2>The best matching pictures of each caption</h2>")
             parts += [self._row(caption, found) for caption, found in zip(self.captions, self.by_caption, strict=True)]
-        parts.append(f"<h2>For each picture, its {escape(self.what)}</h2><div class='cards'>")
+        parts.append(f"<h2>The best matching {escape(self.what)} of each picture</h2><div class='cards'>")
         parts += [self._card(k, found) for k, found in enumerate(self.by_picture)]
         parts.append("</div>")
         if self.notes:
-            parts.append("<h2>To know</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
+            parts.append("<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
         body = "\n".join(parts)
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -87,7 +87,7 @@ class MatchPage:
             f"<p class='outcome'>{escape(turn.outcome)}</p></li>"
             for turn in self.turns
         )
-        key = "A word is the greener the more of the target's chance is lost without it, and red if it is in the way."
+        key = "Green words raise the target's probability (stronger: by more); red words lower it."
         return f"<div class='game'>{self._image(self.target or 0)}<ol>{turns}</ol></div><p class='how'>{key}</p>"
 
     def _image(self, place: int) -> str:
@@ -101,9 +101,9 @@ class MatchPage:
             f"<figure>{self._image(one.place)}<div class='bar'><div style='width:{100 * one.chance:.1f}%'></div></div>"
             f"<figcaption><b>{escape(self.pictures[one.place].name)}</b><br>{'<br>'.join(map(escape, one.numbers))}"
             "</figcaption></figure>"
-            for one in found[:MOST]
+            for one in found[:MAX_SHOWN]
         )
-        more = f"<p class='how'>and {len(found) - MOST:,} more pictures</p>" if len(found) > MOST else ""
+        more = f"<p class='how'>and {len(found) - MAX_SHOWN:,} more pictures</p>" if len(found) > MAX_SHOWN else ""
         return f"<section><h3>“{escape(caption)}”</h3><div class='row'>{figures}</div>{more}</section>"
 
     def _card(self, place: int, found: Sequence[Candidate]) -> str:
@@ -129,7 +129,7 @@ def _words(words: Sequence[tuple[str, float]]) -> str:
 
 
 def as_uri(image: Any, side: int = SIDE) -> str:
-    """A Pillow image as a data URI, no larger than it will be shown."""
+    """A Pillow image as a data URI, scaled down to twice the displayed size."""
     small = image.copy()
     small.thumbnail((2 * side, 2 * side))
     content = io.BytesIO()

@@ -1,4 +1,4 @@
-// Says what stands under the pointer. Without it the page is the same picture, with everything but this.
+// Shows the value under the pointer. The page works without it.
 (() => {
   const page = document.getElementById("PAGE");
   const { maps, tokens } = JSON.parse(page.querySelector("script[type='application/json']").textContent);

@@ -1,4 +1,4 @@
-"""A picture as a page of its own: one file, nothing fetched, values under the pointer, the table below."""
+"""A picture as an HTML page: one self-contained file, with values shown under the pointer and a table below."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ PAGE_HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
 )
-"""Of every page: how it is written, and that a telephone is as wide as it is."""
+"""The head of every page: encoding and viewport."""
 
 
 def page(picture: Picture) -> str:
@@ -29,7 +29,7 @@ def page(picture: Picture) -> str:
 
 
 def fragment(picture: Picture) -> str:
-    """A part of a page: what a notebook shows. Its styles and its script keep to themselves."""
+    """A fragment of a page, as shown in a notebook. Its styles and script are scoped to it."""
     layout = arrange(picture)
     drawn, values = svg(layout, picture.title), _values(layout)
     name = "look-" + hashlib.sha256((drawn + values).encode()).hexdigest()[:12]
@@ -43,7 +43,7 @@ def fragment(picture: Picture) -> str:
 
 
 def _values(layout: Layout) -> str:
-    """All weights as JSON: to 1/32767, two bytes each; lists of tokens once, however many maps share them."""
+    """All weights as JSON with a resolution of 1/32767, two bytes each; lists of tokens shared by maps occur once."""
     labels = list(dict.fromkeys(side for m in layout.maps for side in (m.panel.rows, m.panel.columns)))
     maps = [
         {
@@ -55,7 +55,7 @@ def _values(layout: Layout) -> str:
         }
         for m in layout.maps
     ]
-    # Inside a script element nothing is escaped, and only "<" could end it.
+    # Nothing is escaped inside a script element, and only "<" could end it.
     return json.dumps({"tokens": labels, "maps": maps}, ensure_ascii=False).replace("<", "\\u003c")
 
 

@@ -1,7 +1,6 @@
-"""What is to be drawn, whatever the output format: grids of labelled maps, what to say about them, and a table.
+"""What is drawn, independently of the output format: grids of labelled maps, their texts, and a table.
 
-Everything that can be looked at gives a `Picture`; `layout.py` says where things stand in it, and `save.py` writes
-it as html, svg or png. In a notebook it draws itself.
+`layout.py` arranges a `Picture`, and `save.py` writes it as html, svg or png. In a notebook it displays itself.
 """
 
 from collections.abc import Sequence
@@ -15,21 +14,21 @@ from headway.draw.colours import ColourScale
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One map: who (rows) looks at whom (columns)."""
+    """One map: queries as rows, keys as columns."""
 
     title: str
     matrix: np.ndarray
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     caption: tuple[str, ...]
-    """Short pieces that stand below, as many on a line as there is room for."""
+    """Short texts below the map, as many per line as fit."""
     photograph: np.ndarray | None = None
-    """uint8 [height, width, 3]: what is shown in the place of the numbers' colours; the numbers are how light it is."""
+    """uint8 [height, width, 3]: shown instead of the colours of the numbers; the numbers are its lightness."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Panels of equal axes, in rows."""
+    """Panels with the same axes, in rows."""
 
     title: str
     panels: list[list[Panel]]
@@ -46,16 +45,16 @@ class PictureTable:
 class Picture:
     title: str
     sentence: str
-    """What was read."""
+    """The text that was read."""
     subtitle: str
     """How to read the picture."""
     grids: list[Grid]
-    """Side by side, where there is room."""
+    """Grids are placed side by side if there is room."""
     notes: Sequence[str] = ()
     table: PictureTable | None = None
 
     def save(self, path: str | Path) -> Path:
-        """As .html, .svg or .png, by the ending of the name."""
+        """Write as .html, .svg or .png, depending on the file name."""
         from headway.draw.save import save
 
         return save(self, Path(path))

@@ -1,7 +1,8 @@
-"""Points, lines and bands in a plane with logarithmic axes: what scaling laws are drawn with.
+"""Plots with points, lines and bands on logarithmic axes, used for scaling laws.
 
-As the charts of a report (`charts.py`), they are SVG that takes its colours from the page. What is ordered (budgets,
-sizes) has one colour that grows stronger; what differs in kind has colours of its own. Names stand at the right.
+Like the charts of a report (`charts.py`), they are SVG with colours from the page. Ordered series (budgets, sizes)
+share one colour of increasing strength; different kinds of series have different colours. Names are written on the
+right.
 """
 
 import math
@@ -16,10 +17,10 @@ FAINTEST = 0.35
 
 @dataclass(frozen=True)
 class Ink:
-    """A colour of the page, and how strong it is."""
+    """A colour of the page and its opacity."""
 
     curve: int = 1
-    """1 … 8, as the page defines them."""
+    """1 … 8, as defined by the page."""
     strength: float = 1.0
 
     @property
@@ -32,7 +33,7 @@ class Ink:
 
 
 def ramp(many: int, curve: int = 2) -> list[Ink]:
-    """For things in an order, the first the faintest."""
+    """Inks for ordered series, the first one the faintest."""
     return [Ink(curve, FAINTEST + (1 - FAINTEST) * (k / max(1, many - 1))) for k in range(many)]
 
 
@@ -42,10 +43,10 @@ class Plotted:
     y: Sequence[float]
     ink: Ink = field(default_factory=Ink)
     name: str = ""
-    """Written where a line ends, or beside the last point if no line says it; empty = nothing is."""
+    """Written at the end of the series; empty = no name."""
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-    """The band around a line; where the bar of each point ends."""
+    """The band around a line, or the ends of the error bar of each point."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class PlottedLine(Plotted):
 @dataclass(frozen=True)
 class PlottedPoints(Plotted):
     upright: bool = True
-    """Whether bars stand or lie."""
+    """Whether error bars are vertical."""
     hollow: bool = False
     size: float = 3.0
 
@@ -67,13 +68,13 @@ class Plot:
     across: str
     up: str
     label: str
-    """For those who cannot see it."""
+    """The accessible label."""
     lines: Sequence[PlottedLine] = ()
     points: Sequence[PlottedPoints] = ()
     logarithmic: tuple[bool, bool] = (True, True)
-    """Across, and up."""
+    """Whether the horizontal and the vertical axis are logarithmic."""
     within: tuple[float, float] | None = None
-    """From where to where upwards; None = all that is drawn."""
+    """The range of the vertical axis; None = all that is drawn."""
 
     def svg(self) -> str:
         x, y = self._axes()
@@ -116,7 +117,7 @@ class Plot:
         ]
 
     def _names(self, x: Axis, y: Axis) -> list[str]:
-        """At the right, moved apart where they would stand on each other, with a line that leads there."""
+        """The names on the right, moved apart where they would overlap, with leader lines."""
         named = []
         for part in (*self.lines, *self.points):
             if part.name and (at := _last_inside(x, y, part)) is not None:
@@ -152,7 +153,7 @@ def _line(x: Axis, y: Axis, line: PlottedLine) -> list[str]:
 
 
 def _path(x: Axis, y: Axis, places: Sequence[tuple[float, float]]) -> str:
-    """What leaves the plane is held at its edge."""
+    """The points of a line; values outside the plot are clipped to its edge."""
     floor, top = max(y.start, y.end), min(y.start, y.end)
     return " ".join(f"{x(a):.1f},{min(max(y(b), top - 2), floor + 2):.1f}" for a, b in places)
 
@@ -176,13 +177,13 @@ def _points(x: Axis, y: Axis, some: PlottedPoints) -> list[str]:
 
 
 def _ticks(axis: Axis) -> list[float]:
-    """Of a range that is no decade, round numbers."""
+    """The ticks of an axis; round numbers if a logarithmic axis has too few."""
     found = axis.ticks()
     return found if len(found) > 2 else round_ticks(axis.low, axis.high)
 
 
 def _said(value: float) -> str:
-    """2e4 and not 20,000: there is no room for long numbers."""
+    """Format a tick briefly: 2e4 instead of 20,000, for lack of space."""
     return f"{value:.3g}".replace("e+0", "e").replace("e+", "e") if abs(value) < 1e4 else _power(value)
 
 
@@ -210,7 +211,7 @@ def _room(low: float, high: float, logarithmic: bool, share: float = 0.05) -> tu
 
 
 def _last_inside(x: Axis, y: Axis, part: PlottedLine | PlottedPoints) -> tuple[float, float] | None:
-    """Where the part ends that can be seen, in pixels."""
+    """The last visible point of a series, in pixels."""
     floor, top = max(y.start, y.end), min(y.start, y.end)
     seen = [(x(a), y(b)) for a, b in zip(part.x, part.y, strict=True) if math.isfinite(a) and math.isfinite(b)]
     seen = [place for place in seen if top - 1 <= place[1] <= floor + 1]

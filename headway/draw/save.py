@@ -1,4 +1,4 @@
-"""Pictures as files, by the ending of the name. PNG is drawn by matplotlib; the rest is written here."""
+"""Write pictures to files; the format follows from the file name. PNG is drawn by matplotlib."""
 
 import io
 import warnings
@@ -15,17 +15,17 @@ from headway.draw.svg import in_cell, svg
 
 ENDINGS = (".html", ".svg", ".png")
 _PIXELS_PER_INCH, _SHARPNESS = 96, 2
-_MOST_PIXELS = 12_000  # of one side
+_MAX_PIXELS = 12_000  # per side
 
 
 def check_place(path: Path) -> None:
-    """Before anything is computed: can a picture be written there?"""
+    """Check that a picture can be written there, before anything is computed."""
     if path.suffix.lower() not in ENDINGS:
-        ending = f"'{path.suffix}'" if path.suffix else "no ending"
+        ending = f"unknown picture format '{path.suffix}'" if path.suffix else "the file name has no ending"
         hint = did_you_mean(path.suffix.lower(), ENDINGS) if path.suffix else ""
-        raise UserError(f"{path}: {ending} says nothing of the format{hint or '; there are: .html, .svg, .png'}")
+        raise UserError(f"{path}: {ending}{hint or '; there are: .html, .svg, .png'}")
     if path.is_dir():
-        raise UserError(f"{path} is a folder; name a file in it, such as {path / 'maps.html'}")
+        raise UserError(f"{path} is a folder; give a file in it, such as {path / 'maps.html'}")
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}")
 
@@ -46,7 +46,7 @@ def _png(layout: Layout) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    sharpness = min(_SHARPNESS, _MOST_PIXELS / max(layout.width, layout.height))
+    sharpness = min(_SHARPNESS, _MAX_PIXELS / max(layout.width, layout.height))
     figure = Figure(figsize=(layout.width / _PIXELS_PER_INCH, layout.height / _PIXELS_PER_INCH), facecolor="white")
     FigureCanvasAgg(figure)
     points = 72 / _PIXELS_PER_INCH
@@ -60,7 +60,7 @@ def _png(layout: Layout) -> bytes:
             spine.set(linewidth=0.5, color="#c4c4c4")
 
     def write(x: float, y: float, text: str, size: float, colour: str, **more) -> None:
-        # Not as mathematics: tokens may well hold dollars.
+        # Not as mathematics: tokens may contain dollar signs.
         at = (x / layout.width, 1 - y / layout.height)
         figure.text(*at, text, size=size * points, color=colour, va="baseline", parse_math=False, **more)
 
@@ -83,7 +83,7 @@ def _png(layout: Layout) -> bytes:
         write(text.x, text.y, text.text, text.size, text.colour, weight=weight, **more)
     written = io.BytesIO()
     with warnings.catch_warnings():
-        # matplotlib's font lacks many scripts, and draws a box for each letter; html and svg use the reader's fonts.
+        # matplotlib's font lacks many scripts and draws boxes for them; html and svg use the reader's fonts.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(written, format="png", dpi=_PIXELS_PER_INCH * sharpness)
     return written.getvalue()

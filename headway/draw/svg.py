@@ -1,4 +1,4 @@
-"""A picture as SVG: texts are texts, maps are pixels of one colour per cell, nothing is fetched from anywhere."""
+"""A picture as self-contained SVG: texts stay texts, maps are images with one colour per cell."""
 
 import base64
 import struct
@@ -10,11 +10,11 @@ import numpy as np
 from headway.draw.layout import BAR, CELL_FOR_NUMBERS, Layout, Map
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-_SHARP = 240  # pixels: where a viewer smooths pictures, only the edges of cells are smoothed
+_SHARP = 240  # pixels: large enough that viewers which smooth images only blur the edges of cells
 
 
 def svg(layout: Layout, label: str, standalone: bool = False) -> str:
-    """`standalone`: a file of its own, not a part of a page."""
+    """`standalone`: as a separate file instead of a part of a page."""
     namespace = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
     width, height = round(layout.width), round(layout.height)
     parts = [
@@ -59,7 +59,7 @@ def _map(drawn: Map, number: int) -> list[str]:
 
 
 def in_cell(value: float) -> str:
-    """Two decimals, without the zero that all of them begin with."""
+    """Two decimals without the leading zero."""
     return f"{value:.2f}".replace("0.", ".", 1)
 
 
@@ -73,7 +73,7 @@ def _image(x: float, y: float, width: float, height: float, painted: np.ndarray,
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """uint8 [height, width, 3] as a PNG file: a header, the rows each with a filter byte (0: none), an end."""
+    """Encode uint8 [height, width, 3] as PNG: a header, the rows each with a filter byte (0: none), an end."""
     height, width, _ = pixels.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
 

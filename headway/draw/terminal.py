@@ -1,4 +1,4 @@
-"""A picture in a terminal: one letter per cell, from · (hardly any weight) to █ (all of it)."""
+"""Show a picture in a terminal: one character per cell, from · (hardly any weight) to █ (all of it)."""
 
 from itertools import zip_longest
 
@@ -10,7 +10,7 @@ from headway.draw.layout import shortened
 from headway.draw.picture import Grid, Panel, Picture
 
 _SHADES = "·░▒▓█"
-_WIDE = 24  # tokens: fewer get two letters per cell, so that cells are square
+_WIDE = 24  # up to this many tokens, cells are two characters wide, so that they are square
 
 
 def show(picture: Picture) -> None:
@@ -30,7 +30,7 @@ def show(picture: Picture) -> None:
 
 
 def _show_row(console: Console, grid: Grid, row: list[Panel]) -> None:
-    """As many panels on a line as fit, each with the tokens' names on the left of the line."""
+    """Print as many panels per line as fit, with the names of the tokens on the left."""
     labels = [shortened(token) for token in row[0].rows]
     left = max(map(len, labels)) + 1
     blocks = [_block(grid, panel) for panel in row]
@@ -46,7 +46,7 @@ def _show_row(console: Console, grid: Grid, row: list[Panel]) -> None:
 
 
 def _block(grid: Grid, panel: Panel) -> list[Text]:
-    """Lines of equal width: the title, then the cells."""
+    """A panel as lines of equal width: the title, then the cells."""
     wide = 2 if len(panel.columns) <= _WIDE else 1
     width = max(wide * len(panel.columns), len(panel.title))
     lines = [Text(panel.title.ljust(width), style="bold")]
@@ -66,5 +66,5 @@ def _block(grid: Grid, panel: Panel) -> list[Text]:
 
 
 def _visible(colour: np.ndarray) -> tuple[int, ...]:
-    """Neither too light for a light terminal nor too dark for a dark one; the shade says how much."""
+    """A colour neither too light for a light terminal nor too dark for a dark one; the shade shows the weight."""
     return tuple(int(c) for c in np.clip(colour, 70, 200))

@@ -1,1 +1,1 @@
-"""Runs exported for other programs, and models of other programs imported as runs."""
+"""Exports runs for other libraries, and imports their models as runs."""

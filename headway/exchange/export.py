@@ -1,9 +1,9 @@
-"""`headway export`: a run as a folder that other programs read.
+"""`headway export`: writes a run as a folder that other libraries load.
 
 FOLDER/
-  model.safetensors       the names and the layout of a GPT-2, of a Marian, or of a BERT
-  config.json             and of a Marian generation_config.json: how the recipe decodes
-  tokenizer.json          text to ids, as the run did it; of a Marian that was imported, the files it came with
+  model.safetensors       with the names and layout of GPT-2, Marian or BERT
+  config.json             and for Marian generation_config.json: how the recipe decodes
+  tokenizer.json          text to ids, as in the run; for an imported Marian, the files it came with
   tokenizer_config.json
   README.md               what the model is, what it scored, and how to load it
 """
@@ -46,41 +46,43 @@ class Exported:
 
     @property
     def loads(self) -> str:
-        """The classes of transformers that read it."""
+        """The classes of transformers that load it."""
         return FORMATS[self.format].loads
 
 
 @dataclass(frozen=True)
 class Format:
-    """A way that others write models down."""
+    """A model format of other libraries."""
 
     why_not: Callable[[ModelSpec], list[str]]
-    """Everything about a model that it has no form for."""
+    """Everything about a model that the format cannot represent."""
     files: Callable[[Run, Mapping[str, Tensor]], dict[str, bytes]]
-    """All but the card, from the weights of a run."""
+    """All files except the model card, from the weights of a run."""
     what: str
-    """A GPT-2 …"""
+    """The model's name, such as GPT-2."""
     loads: str
     pipeline: str
 
 
 def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto") -> Exported:
-    """Write a run's model in another format; None = the one that its kind of model has. All of it is made before
-    anything is written."""
+    """Write a run's model in another format; None = the usual one for its kind. Everything is prepared before anything
+    is written."""
     usual = "bert" if run.recipe.model.reads_rows else "gpt2"
     usual = "bert-encoder" if isinstance(run.recipe.model, ClassifierSpec) else usual
     to = to or (usual if run.recipe.data.kind != "pairs" else "marian")
     if to not in FORMATS:
-        raise UserError(f"there is no format '{to}' to export to{did_you_mean(to, FORMATS)}")
+        raise UserError(f"unknown export format '{to}'{did_you_mean(to, FORMATS)}")
     if (body := getattr(run.recipe.model, "body", None)) is not None:
         kind = body.config.get("model_type")
-        raise UserError(f"{run.name} is a '{kind}', which transformers runs: none of the forms that are written is its")
+        raise UserError(f"{run.name} is a '{kind}' that runs in transformers: no export format fits it")
     form = FORMATS[to]
     if reasons := form.why_not(run.recipe.model):
-        raise UserError(f"{run.name} has no {form.what} form:\n" + "\n".join(f"  {reason}" for reason in reasons))
+        raise UserError(
+            f"{run.name} cannot be written as {form.what}:\n" + "\n".join(f"  {reason}" for reason in reasons)
+        )
     folder = folder or Path(f"{run.name}-{to}")
     if folder.exists():
-        raise UserError(f"{folder} exists: remove it, or name another folder with -o")
+        raise UserError(f"{folder} exists: remove it, or choose another folder with -o")
     _, saved = load_model(run, which)
     scores = run.scores() if which == "auto" else []
     files = {**form.files(run, saved.weights), "README.md": _card(run, saved.step, scores, to).encode()}
@@ -136,7 +138,7 @@ def _why_no_bert(model: Any) -> list[str]:
     if isinstance(model, MaskedLanguageModelSpec):
         return bert.why_not(model)
     other = "; --to bert-encoder writes its encoder" if isinstance(model, ClassifierSpec) else ""
-    return [f"model.kind: a BERT that fills in words is a masked-language-model, not a {model.kind}{other}"]
+    return [f"model.kind: a BERT that predicts masked tokens is a masked-language-model, not a {model.kind}{other}"]
 
 
 def _as_encoder(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
@@ -165,21 +167,21 @@ def _as_encoder(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
 
 
 def _marked(run: Run) -> Any:
-    """A tokenizer that somebody lent knows what stands around a text; ours are told."""
+    """The tokenizer with its special tokens: a pretrained one has them already, ours are added."""
     own = run.tokenizer
     return tokenizer.library_of(own) if own.marks is None or own.kind == "borrowed" else tokenizer.with_template(own)
 
 
 def _is_whole(model: Any) -> bool:
-    """Whether pooling and head are those that BERT is fine-tuned with: then the folder holds all of the classifier."""
+    """Whether pooling and head are those of BERT: then the export contains the whole classifier."""
     return model.pooling.kind == "pooler" and model.head.kind == "linear"
 
 
 def _why_no_encoder(model: Any) -> list[str]:
     if not isinstance(model, ClassifierSpec):
-        return [f"model.kind: a bare encoder is written of a classifier, not of a {model.kind}"]
+        return [f"model.kind: only a classifier's encoder can be written by itself, not a {model.kind}"]
     if model.body is not None:
-        return [f"model.body: this encoder is a '{model.body.config.get('model_type')}', and no BERT"]
+        return [f"model.body: this encoder is a '{model.body.config.get('model_type')}', not a BERT"]
     return bert.why_not(model)
 
 
@@ -192,14 +194,14 @@ FORMATS = {
 
 
 def _saved(tensors: dict[str, Tensor]) -> bytes:
-    # The metadata is what transformers goes by to know whose layout the tensors have.
+    # From this metadata, transformers knows the framework of the tensors.
     return safetensors.torch.save(tensors, {"format": "pt"})
 
 
 def _card(run: Run, step: int, scores: Sequence[Score], to: str) -> str:
     recipe, shape, heads = run.recipe, run.recipe.model, run.recipe.model.mixers[0].number_of_heads
     told = "\n".join(f"- **{s.name}** {number(s.value)}: {s.label}" for s in scores)
-    unscored = "This checkpoint was not scored: `headway score` does that."
+    unscored = "This checkpoint was not scored: score it with `headway score`."
     form, fence = FORMATS[to], "```"
     classes = form.loads.replace(" and ", ", ")
     return f"""---
@@ -238,13 +240,13 @@ def _history(run: Run, step: int) -> str:
 
 
 _ABOUT_TEXT = {
-    "char": "One token per character. A character that the training text lacked is an error, not an unknown token.",
+    "char": "One token per character. A character missing from the training text is an error, not an unknown token.",
     "word": "One token per word and one per line end; other words become `<unk>`. Decoding puts single spaces between "
-    "words, whatever stood there.",
-    "bpe": "Byte pairs: any text can be encoded, and decoding gives it back byte for byte (in small letters where "
-    "the recipe says `lower`).",
-    "sentencepiece": "Pieces of SentencePiece; what it lacks becomes `<unk>`.",
-    "borrowed": "The tokenizer of the model that training started from, as it was.",
+    "words.",
+    "bpe": "Byte pairs: any text can be encoded, and decoding gives it back byte for byte (in lower case if the recipe "
+    "says `lower`).",
+    "sentencepiece": "SentencePiece pieces; what it lacks becomes `<unk>`.",
+    "borrowed": "The tokenizer of the pretrained model that training started from, unchanged.",
 }
 
 

@@ -1,8 +1,8 @@
-"""A folder of others as a run: `headway import`, of a GPT-2, of a Llama and what is written as it is, of a
-Marian, of a BERT; and of any other causal language model, which transformers then runs.
+"""`headway import`: makes a run of a model folder of another library: GPT-2, Llama and models with its format, Marian,
+BERT; and any other causal language model, which then runs in transformers.
 
-The run has a recipe, its tokenizers and one checkpoint, at step 0, without an optimizer: none has moved yet. It can be
-scored, let write, trained on with --resume, and exported again, as any other run.
+The run has a recipe, its tokenizers and one checkpoint at step 0, without optimizer state. Like any other run, it can
+be scored, generate text, be trained with --resume, and be exported again.
 """
 
 import shutil
@@ -33,13 +33,13 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.loop import ReplicaState
 from headway.training.population import load_weights
 
-LONG = 1024
-"""Tokens: as many are read at once, of a model that could read more, unless somebody asks for them."""
+DEFAULT_SEGMENT = 1024
+"""The segment length in tokens for a model that could read more, unless the user chooses one."""
 MAY_CHANGE = (
     *("model.dropout", "model.mixer.dropout", "model.mixer.backend"),
     *("model.label_smoothing", "model.penalty"),
 )
-"""What of a model is not settled by its weights."""
+"""Keys of a model that its weights do not determine."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,22 @@ class Imported:
         return {"run": str(self.run.folder), **counts, "notes": list(self.notes)}
 
 
-class Arrived(NamedTuple):
-    """What a folder holds, as Headway has it."""
+class ConvertedModel(NamedTuple):
+    """The contents of a model folder, converted."""
 
     recipe: Recipe
     weights: Mapping[str, Tensor]
     tokenizers: Mapping[str, Tokenizer]
-    """By the names they have in a run folder."""
+    """By their file names in a run folder."""
     vocabulary: int
     notes: Sequence[str]
     facts: Mapping[str, Any] = {}
-    """What the run folder must know beside."""
+    """Further facts for the run folder."""
 
 
 def located(source: str, name: str | None) -> tuple[Path, str | None]:
-    """The folder, or the GGUF file, of a model given as a path, as `hub:owner/name` or as the name of a package; and
-    the name that its run is to have."""
+    """The folder or GGUF file of a model given as a path, `hub:owner/name` or a package's name; and the name of its
+    run."""
     if source in PACKAGES:
         return packages.located(source), name or source
     if not source.startswith("hub:"):
@@ -80,12 +80,13 @@ def located(source: str, name: str | None) -> tuple[Path, str | None]:
 
 
 def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[str] = ()) -> Imported:
-    """Make a run of what transformers, or `headway export`, wrote. All is read before the run is made."""
+    """Make a run of a folder written by transformers or `headway export`. Everything is read before the run is
+    created."""
     is_file = folder.is_file() and folder.suffix == ".gguf"
     if not is_file and not folder.is_dir():
         raise UserError(
-            f"there is no folder '{folder}'; expected one with config.json, {WEIGHTS} and {vocabulary.FILE}, a .gguf "
-            f"file, or one of {', '.join(PACKAGES)}{did_you_mean(str(folder), PACKAGES)}"
+            f"there is no folder '{folder}'; expected a folder with config.json, {WEIGHTS} and {vocabulary.FILE}, a "
+            f".gguf file, or one of {', '.join(PACKAGES)}{did_you_mean(str(folder), PACKAGES)}"
         )
     name = name or (folder.stem if is_file else folder.resolve().name)
     check_names([name])
@@ -106,18 +107,18 @@ def import_folder(folder: Path, name: str | None, runs: Path, changes: Sequence[
     return _finished(folder, found, home, changes)
 
 
-def _finished(folder: Path, found: "Arrived", home: Path, changes: Sequence[str]) -> Imported:
+def _finished(folder: Path, found: "ConvertedModel", home: Path, changes: Sequence[str]) -> Imported:
     notes = list(found.notes)
     if not any(change.startswith("data.source") for change in changes):
         notes.append(
-            f"data.source={found.recipe.data.source}, because no folder says what its model was trained on: "
-            "data.source=… and data.path=… name the text to score or to train on"
+            f"data.source={found.recipe.data.source}, since the folder does not say what the model was trained on: "
+            "choose the text to score or train on with data.source=… and data.path=…"
         )
     run = _make(home, found, folder.resolve().name)
     return Imported(run, sum(w.numel() for w in found.weights.values()), found.vocabulary, notes)
 
 
-def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     model_tree, notes = gpt2.model_tree(config)
     tree = {"model": model_tree, "data": {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}}
     recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
@@ -125,25 +126,29 @@ def _read_gpt2(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     tensors = read_weights(folder, "AutoModelForCausalLM")
     weights = gpt2.from_gpt2(tensors, gpt2.written(recipe.model), rows)
     tokenizer, more = vocabulary.read_tokenizer(folder / vocabulary.FILE, rows)
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, rows, [*notes, *_narrow(tensors), *more])
+    return ConvertedModel(
+        recipe, weights, {"tokenizer.json": tokenizer}, rows, [*notes, *_precision_notes(tensors), *more]
+    )
 
 
-def _read_llama(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_llama(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     tensors = read_weights(folder, "AutoModelForCausalLM")
     tokenizer, more = _tokenizer(folder, _rows(folder, config))
-    return _as_llama(folder / "config.json", config, tensors, tokenizer, [*_narrow(tensors), *more], home, changes)
+    return _as_llama(
+        folder / "config.json", config, tensors, tokenizer, [*_precision_notes(tensors), *more], home, changes
+    )
 
 
-def _read_foreign(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
-    """A language model of any other kind, as transformers runs it."""
+def _read_foreign(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
+    """Read a language model of any other kind, which runs in transformers."""
     tree = foreign.decoder_tree(config)
     tokenizer, notes = _tokenizer(folder, _rows(folder, config))
     data, more = _data_of(tree["context"], home)
     recipe = from_tree({"model": tree, "data": data}, str(folder / "config.json"), overrides=changes)
     foreign.check_size(config, CAUSAL, folder, stored_in(folder))
     weights = foreign.read_decoder(folder)
-    notes = [f"a '{config['model_type']}' is run by transformers: one replica at a time", *notes, *more]
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, _rows(folder, config), notes)
+    notes = [f"a '{config['model_type']}' runs in transformers, one replica at a time", *notes, *more]
+    return ConvertedModel(recipe, weights, {"tokenizer.json": tokenizer}, _rows(folder, config), notes)
 
 
 def _tokenizer(folder: Path, rows: int) -> tuple[Tokenizer, list[str]]:
@@ -153,22 +158,24 @@ def _tokenizer(folder: Path, rows: int) -> tuple[Tokenizer, list[str]]:
         if not (folder / vocabulary.FILE).exists():
             raise
         found = lender.read_tokenizer(folder, rows)
-        return found, [f"{problem}: scores per byte and what is written hold but for that"]
+        return found, [f"{problem}: scores per byte and generated text may be off"]
 
 
 def _data_of(context: int, home: Path) -> tuple[dict[str, Any], list[str]]:
-    """The data part of a recipe for a language model that could read so many tokens at once."""
+    """The data part of a recipe for a language model with this context."""
     data: dict[str, Any] = {"tokenizer": {"kind": "given", "path": str(home / "tokenizer.json")}}
-    if context <= LONG:
+    if context <= DEFAULT_SEGMENT:
         return data, []
-    return {**data, "segment": LONG}, [f"data.segment={LONG}, of {context:,} that it could read: that takes long"]
+    return {**data, "segment": DEFAULT_SEGMENT}, [
+        f"data.segment={DEFAULT_SEGMENT} of {context:,} possible tokens, since more takes long"
+    ]
 
 
-def _read_file(path: Path, home: Path, changes: Sequence[str]) -> Arrived:
+def _read_file(path: Path, home: Path, changes: Sequence[str]) -> ConvertedModel:
     found = gguf.read_gguf(path)
     tokenizer, notes = adopted(found.tokenizer, str(path), found.config["vocab_size"])
     if found.rounded:
-        notes.append(f"the weights were {', '.join(found.rounded)}, and are float32 now: what was rounded stays so")
+        notes.append(f"the weights were {', '.join(found.rounded)} and are float32 now; their rounding remains")
     return _as_llama(path, found.config, found.tensors, tokenizer, notes, home, changes)
 
 
@@ -180,20 +187,20 @@ def _as_llama(
     notes: Sequence[str],
     home: Path,
     changes: Sequence[str],
-) -> Arrived:
+) -> ConvertedModel:
     model_tree = llama.model_tree(config, llama.is_biased(tensors))
     data, more = _data_of(model_tree["context"], home)
     notes = [*notes, *more]
     if (groups := llama.key_heads(config)) < (heads := model_tree["mixer"]["heads"]):
-        notes.append(f"{heads} heads share {groups} keys and values; here each has its own, until trained on the same")
+        notes.append(f"{heads} heads share {groups} keys and values; here each has its own copy, equal until trained")
     recipe = from_tree({"model": model_tree, "data": data}, str(where), overrides=changes)
     assert isinstance(recipe.model, LanguageModelSpec)
     weights = llama.from_llama(tensors, recipe.model, config)
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, config["vocab_size"], notes)
+    return ConvertedModel(recipe, weights, {"tokenizer.json": tokenizer}, config["vocab_size"], notes)
 
 
-def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
-    """As a classifier: with the classes and the head that it has, or with two that it has not learnt yet."""
+def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
+    """Read an encoder as a classifier: with its own classes and head, or with two classes and an untrained head."""
     tokenizer = lender.read_tokenizer(folder, _rows(folder, config))
     tensors = read_weights(folder, "AutoModel")
     names = {int(k): str(name) for k, name in (config.get("id2label") or {}).items()}
@@ -210,16 +217,14 @@ def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     taken = bert.from_bert(tensors, recipe.model, config)
     own = {name for name, _ in recipe.model.build(tokenizer.size, len(classes)).named_parameters()}
     weights = {name: tensor for name, tensor in taken.weights.items() if name in own}
-    notes = _narrow({name: tensor for name, tensor in tensors.items() if not bert.BUFFERS.fullmatch(name)})
+    notes = _precision_notes({name: tensor for name, tensor in tensors.items() if not bert.BUFFERS.fullmatch(name)})
     if is_whole:
         weights |= {name: tensor.float() for name, tensor in head.items() if tensor is not None}
     else:
-        left = f" ({', '.join(taken.left)} has no place here)" if taken.left else ""
-        notes.append(
-            f"it has no head that tells classes apart{left}: its attention is its own, its answers mean nothing"
-        )
-        notes.append("to train one: headway train with model.start={kind: pretrained, from: …}")
-    return Arrived(recipe, weights, {"tokenizer.json": tokenizer}, tokenizer.size, notes, {"classes": classes})
+        left = f" ({', '.join(taken.left)} was left out)" if taken.left else ""
+        notes.append(f"it has no classification head{left}: its attention is pretrained, but its answers mean nothing")
+        notes.append("to train a head: headway train with model.start={kind: pretrained, from: …}")
+    return ConvertedModel(recipe, weights, {"tokenizer.json": tokenizer}, tokenizer.size, notes, {"classes": classes})
 
 
 def _rows(folder: Path, config: Mapping[str, Any]) -> int:
@@ -229,7 +234,7 @@ def _rows(folder: Path, config: Mapping[str, Any]) -> int:
     return rows
 
 
-def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> Arrived:
+def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
     numbers = marian.numbering(config)
     tensors = read_weights(folder, "AutoModelForSeq2SeqLM")
     biased = marian.BIAS in tensors and bool(tensors[marian.BIAS].any())
@@ -241,50 +246,50 @@ def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequ
     tree = {"model": model_tree, "data": {"kind": "pairs", **given}, "scoring": {"decoding": decoding}}
     recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
     weights = marian.from_marian(tensors, marian.written(recipe.model), numbers)
-    return Arrived(recipe, weights, tokenizers, numbers.target, [*notes, *_narrow(tensors), *more])
+    return ConvertedModel(recipe, weights, tokenizers, numbers.target, [*notes, *_precision_notes(tensors), *more])
 
 
 _LOADERS = {"marian": "AutoModelForSeq2SeqLM", **dict.fromkeys(bert.FAMILIES, "AutoModel")}
-READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], Arrived]] = {
+READERS: dict[str, Callable[[Path, dict[str, Any], Path, Sequence[str]], ConvertedModel]] = {
     "gpt2": _read_gpt2,
     "marian": _read_marian,
     **dict.fromkeys(llama.KINDS, _read_llama),
     **dict.fromkeys(bert.FAMILIES, _read_bert),
 }
-"""By the `model_type` of config.json."""
+"""Readers by the `model_type` in config.json."""
 
 
-def _narrow(tensors: Mapping[str, Tensor]) -> list[str]:
+def _precision_notes(tensors: Mapping[str, Tensor]) -> list[str]:
     kept = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()} - {"float32", "bool", "uint8"})
-    return [f"the weights were {', '.join(kept)}, and are float32 now"] if kept else []
+    return [f"the weights were {', '.join(kept)} and are float32 now"] if kept else []
 
 
-def _make(home: Path, found: Arrived, origin: str) -> Run:
+def _make(home: Path, found: ConvertedModel, origin: str) -> Run:
     recipe = found.recipe
     run = Run.create(home, recipe, "cpu", imported_from=origin, **found.facts)
     try:
         for name, tokenizer in found.tokenizers.items():
             run.keep_tokenizers({name: tokenizer})
         model = tasks.of(recipe).rebuild(run, "cpu")
-        drawn = {name: p[0].detach() for name, p in model.named_parameters()}  # a head that the folder does not have
+        drawn = {name: p[0].detach() for name, p in model.named_parameters()}  # for a head that the folder lacks
         load_weights(model, 0, {**drawn, **found.weights} if found.facts else dict(found.weights))
-        # Without an optimizer: one that has not moved yet is made as well as read.
+        # Without optimizer state: before the first step, it can be created anew.
         weights = {name: p[0].detach() for name, p in model.named_parameters()}
         run.save_checkpoint(Checkpoint(0, {"standing": ReplicaState().as_json()}, weights, {}, {}))
         run.note(**Status(State.IMPORTED, 0).as_json())
-    except BaseException:  # half a run folder would only be in the way
+    except BaseException:  # do not leave half a run folder behind
         shutil.rmtree(home, ignore_errors=True)
         raise
     return run
 
 
 def _check(changes: Sequence[str]) -> None:
-    """The folder settles the model and the tokenizer; the rest of the recipe is free."""
+    """Refuse changes to what the folder determines: the model and the tokenizer."""
     for key in (change.partition("=")[0].strip() for change in changes):
         may_change = any(f"{key}.".startswith(f"{one}.") for one in MAY_CHANGE)
         if key.split(".")[0] == "model" and not may_change:
             raise UserError(
-                f"{key} is settled by config.json and the weights; of a model only {', '.join(MAY_CHANGE)} change"
+                f"{key} is determined by config.json and the weights; only {', '.join(MAY_CHANGE)} may change"
             )
         if key == "data" or any(f"{key}.".startswith(f"data.{which}.") for which in ("tokenizer", "target_tokenizer")):
-            raise UserError(f"{key} is settled by the folder's {vocabulary.FILE}")
+            raise UserError(f"{key} is determined by the folder's {vocabulary.FILE}")

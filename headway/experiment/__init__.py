@@ -1,1 +1,1 @@
-"""From a recipe to a finished run, and what can be done with one."""
+"""Trains recipes into finished runs, and evaluates, audits and inspects them."""

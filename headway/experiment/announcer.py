@@ -1,4 +1,4 @@
-"""Announces what happens to the runs of a training: to listeners, and in the folders of the runs."""
+"""Announces events of a training to listeners and to the run folders."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,8 +13,8 @@ from headway.training.processes import Processes
 
 
 class Announcer:
-    """Tells events to those who listen, and writes them into the folders of the runs they are of: those that come
-    before there are folders, as soon as there are."""
+    """Passes events to listeners and writes them into the run folders. Events from before the folders exist are written
+    as soon as they do."""
 
     def __init__(self, runs: Path, names: Sequence[str], listeners: Sequence[Listener], processes: Processes):
         self.runs, self.names, self.processes = runs, tuple(names), processes
@@ -29,7 +29,7 @@ class Announcer:
         return events.tell(self.listeners, event)
 
     def open(self) -> None:
-        """The folders are there, and ours."""
+        """Write the waiting events: the folders now exist and are locked."""
         waiting, self.waiting = self.waiting or [], None
         for event in waiting:
             self._write(event)
@@ -38,7 +38,7 @@ class Announcer:
         self(Warned(of=self.names, text=text))
 
     def abandon(self, error: BaseException) -> None:
-        """An error has ended all of them; what cannot be written is left: it may be the disk that is full."""
+        """Report an error that ended all runs. Write failures are ignored, since the error may be a full disk."""
         if self.waiting is not None or not self.processes.is_writer:
             return
         state = State.INTERRUPTED if isinstance(error, KeyboardInterrupt) else State.FAILED

@@ -1,4 +1,4 @@
-"""From recipes to the replicas they describe, side by side: what they may differ in, and what each of them reads."""
+"""Builds a population from recipes: the replicas as one model, its optimizer, and the batches each replica reads."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ from headway.training.setting import Setting
 from headway.training.update import Sampler
 
 MAY_VARY = ("seed", "training.optimizer.learning_rate", "training.optimizer.weight_decay", "model.dropout")
-"""What the members of a population may differ in; everything else is one shape or one schedule."""
+"""Keys in which the members of a population may differ; everything else must be equal."""
 
 
 def check_population(recipes: Sequence[Recipe]) -> None:
-    """All members must agree in every key but those that may vary."""
+    """Check that all members agree in every key except those that may vary."""
     first = flat(recipes[0].model_dump(mode="json"))
     differing = {
         key for r in recipes[1:] for key, value in flat(r.model_dump(mode="json")).items() if value != first.get(key)
@@ -35,7 +35,7 @@ def check_population(recipes: Sequence[Recipe]) -> None:
 def assemble(
     recipes: Sequence[Recipe], task: Task, setting: Setting, processes: Processes = ALONE
 ) -> tuple[Population[Trainable], Sampler]:
-    """The replicas these recipes describe, side by side, and what they read."""
+    """Build the replicas of these recipes as one model, and the sampler of their batches."""
     recipe, seeds = recipes[0], [r.seed for r in recipes]
     with processes.together():
         check_size(recipe, task, len(recipes), setting.device)
@@ -45,7 +45,7 @@ def assemble(
         if recipe.training.tuning.keeps_features:
             sampler = task.with_features(model, sampler, setting.autocast)
     for p in model.parameters():
-        p.requires_grad_(pace_of(p) > 0)  # no gradient is computed for what stays as it is
+        p.requires_grad_(pace_of(p) > 0)  # no gradients for frozen weights
     parallel = recipe.training.parallel.build(model, processes)
     trained = moving(parallel.parameters)
     optimizer = recipe.training.optimizer.build(
@@ -62,10 +62,10 @@ def assemble(
 
 
 def parameters_of(model: Trainable) -> int:
-    """Of one replica."""
+    """The parameters of one replica."""
     return sum(p.numel() for p in model.parameters()) // model.replicas
 
 
 def trained_parameters_of(model: Trainable) -> int:
-    """Of one replica, those that training moves."""
+    """The trained parameters of one replica."""
     return sum(p.numel() for p in moving(dict(model.named_parameters())).values()) // model.replicas

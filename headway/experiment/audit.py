@@ -1,7 +1,7 @@
-"""The audits of finished runs, and of recipes before they are trained: all subjects together.
+"""Runs all audits on finished runs, and on recipes before they are trained.
 
-What is read is the run folder, like every later stage reads it: what is judged is what was kept. A task says how its
-models are asked (`probing`) and what its data give (`evidence`); the checks themselves are in headway/audit/.
+Runs are read from their folders, so that what is audited is what was stored. A task defines how its models are called
+(`probing`) and what its data provide (`evidence`); the audits themselves are in headway/audit/.
 """
 
 import sys
@@ -40,29 +40,29 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.setting import Setting
 
 WEIGHTS_AT_ONCE = 2**28
-"""That are held at a time, of all members together: 1 GiB of them."""
+"""Limit of the weights held at a time, for all members together: 1 GiB."""
 ANSWERS_AT_ONCE = 2**26
-"""Numbers that one row is answered by, likewise: half a GiB in float64."""
+"""Limit of the numbers in the outputs for one row of all members: half a GiB in float64."""
 ASKED_AT_ONCE = {"cpu": 2**27, "cuda": 2**30}
-"""Numbers that the sentences of all are answered by: half a GiB, and four."""
+"""Limit of the numbers in the outputs for the probe sentences of all members: half a GiB, and four."""
 
 
 def audit_by_name(name: str, changes: Sequence[str], runs: Path) -> Report:
-    """All audits of a run, which are kept with it; or, where there is no such run or it is to be changed, what can be
-    said of a recipe before it is trained."""
+    """Run all audits of a run, and store them with it. If there is no such run, or there are changes, audit the recipe
+    before training instead."""
     if not _is_run(name, runs) or changes:
         return audit_recipe(_recipe(name, changes, runs))
     run = open_run(name, runs)
     report = audit_run(run)
     try:
         write_report(run.folder, report)
-    except (OSError, UserError) as error:  # a run that nobody may change can be audited all the same
+    except (OSError, UserError) as error:  # a read-only run can still be audited
         print(f"the audits could not be stored in {run.folder}: {reason_of(error)}", file=sys.stderr)
     return report
 
 
 def recipe_by_name(name: str, changes: Sequence[str], runs: Path) -> Recipe:
-    """A recipe; or, where there is none of that name, that of a run."""
+    """The recipe of this name; if there is none, that of a run."""
     if _is_run(name, runs) and name not in packaged():
         return open_run(name, runs).recipe.with_changes(changes)
     return _recipe(name, changes, runs)
@@ -76,20 +76,20 @@ def _recipe(name: str, changes: Sequence[str], runs: Path) -> Recipe:
     recipes = packaged()
     is_file = Path(name).is_file() or name.endswith((".yaml", ".yml"))
     if _is_run(name, runs) and name not in recipes:
-        raise UserError(f"{name} is a run, and {changes[0]} cannot be changed any more; audit a recipe with it")
+        raise UserError(f"{name} is a run, so {changes[0]} can no longer be changed; audit a recipe with it instead")
     if name not in recipes and not is_file:
         known = [*recipes, *run_names(runs)]
-        raise UserError(f"there is neither a run nor a recipe '{name}'{did_you_mean(name, known)}")
+        raise UserError(f"'{name}' is neither a run nor a recipe{did_you_mean(name, known)}")
     return load(name, changes)
 
 
 def audit_run(run: Run) -> Report:
-    """All audits of one run."""
+    """Run all audits of one run."""
     return audit_runs([run], tasks.load_for(run))[0]
 
 
 def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
-    """All audits of runs that were trained as one population, a report each."""
+    """Run all audits of runs that were trained as one population. Returns one report per run."""
     evidence, looks = task.evidence, _looks.get()
     look = None if looks is None else looks.setdefault(_but_for_the_seed(runs[0].recipe, task), CloseLook())
     of_data = evidence.data + evidence.reading()
@@ -97,9 +97,9 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
     kept = lru_cache(at_once)(lambda run: run.checkpoint("auto"))
 
     def members() -> Iterator[Member]:
-        """Some at a time; when they were looked at, their scores are."""
+        """Yield the members, a few loaded at a time, and audit their scores after their models."""
         for some in (runs[first : first + at_once] for first in range(0, len(runs), at_once)):
-            side_by_side([partial(kept, run) for run in some])  # their checksums take longer than to read them
+            side_by_side([partial(kept, run) for run in some])  # in parallel, since checksums take longest
             beside = KeptMembers(some, [kept(run) for run in some], task)
             yield from beside.members
             scored = scored_population(some, task, beside.checkpoints, len(some) / len(runs), beside)
@@ -113,20 +113,20 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
 
 
 def _at_once(runs: Sequence[Run], task: Task) -> int:
-    """How many members may be looked at side by side, by their weights and by what they answer. What began with weights
-    that are gone can only be made again run by run, from its folder."""
+    """How many members may be loaded at once, by the size of their weights and outputs. Runs whose starting weights are
+    gone can only be rebuilt one by one from their folders."""
     if not all(start_is_there(run, task) for run in runs):
         return 1
     weights, recipe = int(runs[0].facts.get("parameters", 1)), runs[0].recipe
     choices = task.data.tokenizer.size if task.probing.per_token else 1
-    maps = recipe.model.layers * recipe.model.largest(min(LONGEST, recipe.segment))  # of all layers, by `heads.py`
+    maps = recipe.model.layers * recipe.model.largest(min(LONGEST, recipe.segment))  # attention maps, for `heads.py`
     asked = ASKED_AT_ONCE[device()] // (TOKENS * max(choices, maps))
     answers = ANSWERS_AT_ONCE // (recipe.scoring_segment * choices), asked
     return max(1, min(WEIGHTS_AT_ONCE // weights, *answers))
 
 
 def _of_diverged(report: Report) -> Report:
-    """That it diverged is one finding; what else is wrong with such weights, curves and scores follows from it."""
+    """Report only the divergence: what else is wrong with such weights, curves and scores follows from it."""
     found = report.finding(diverged.name)
     if found is None or found.verdict != "fail":
         return report
@@ -141,8 +141,8 @@ _looks: ContextVar[dict[str, CloseLook] | None] = ContextVar("looks", default=No
 
 @contextmanager
 def one_close_look_each() -> Iterator[None]:
-    """While this lasts, runs that differ in their seeds alone are audited like the members of one population, though
-    they are trained one after the other: one is looked at closely, and of the others what may differ."""
+    """Within this context, runs that differ only in the seed are audited like members of one population although they
+    are trained one after the other: one is audited in full, the others only in what may differ."""
     before = _looks.set({})
     try:
         yield
@@ -155,7 +155,7 @@ def _but_for_the_seed(recipe: Recipe, task: Task) -> str:
 
 
 def audit_recipe(recipe: Recipe) -> Report:
-    """What can be said before training: the audits of the data, and of a fresh model."""
+    """Audit a recipe before training: its data, and a freshly initialized model."""
     task = tasks.load(recipe)
     check_size(recipe, task, 1, torch.device(device()))
     with drawn_once():
@@ -166,11 +166,11 @@ def audit_recipe(recipe: Recipe) -> Report:
 def population_report(
     runs: Sequence[Run], task: Task, kept: Callable[[Run], Checkpoint], at_once: int = MEMBERS
 ) -> Report:
-    """Of members that were trained side by side, or of one of them beside others of the same seeds. Runs that were
-    trained alone have nothing to be asked. `at_once`: so many may be at hand at a time, with all that they kept."""
+    """Run the audits of populations: on members that were trained together, or on one of them with others rebuilt from
+    their seeds. Runs trained alone have none. `at_once`: how many members may be in memory at a time."""
     members: list[Run | None] = [*runs]
     recipes = [run.recipe for run in runs]
-    if len(runs) == 1:  # the others may be anywhere by now
+    if len(runs) == 1:  # the folders of the others may have been moved
         others = list(runs[0].facts.get("population", ()))
         if runs[0].recipe.seed in others:
             others.remove(runs[0].recipe.seed)
@@ -199,8 +199,8 @@ def scored_population(
     share: float = 1.0,
     beside: KeptMembers | None = None,
 ) -> ScoredPopulation:
-    """May take its share of a second, or of 5 % of the training."""
+    """The population with its scores. Its audits may take their share of one second, or of 5 % of the training time."""
     seconds = share * max(1.0, 0.05 * float(runs[0].facts.get("seconds", 0)))
     if beside is None or len(runs) == 1:
         return ScoredPopulation(runs, kept, task, device(), seconds)
-    return ScoredPopulation(runs, kept, task, device(), seconds, beside.heard(), beside.together)
+    return ScoredPopulation(runs, kept, task, device(), seconds, beside.controls(), beside.together)

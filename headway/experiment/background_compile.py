@@ -1,11 +1,11 @@
-"""A background process that compiles what a training will need, into the cache that both share.
+"""A background process that compiles a training's kernels into the shared compile cache.
 
     in   {"recipes": […], "plugins": {"my.py": "…"}, "way": "whole", "training": 4711}
-    out  nothing; it ends with 0 when all is compiled
+    out  nothing; it exits with 0 when everything is compiled
 
-It builds the same replicas on the same device and takes a few steps with them, compiled and at a rate of 0; then it
-ends. The training goes on meanwhile, and has none of the hazards of a compiler in a thread of its own (a graph that is
-being recorded suffers nobody else in its process). It ends with the training, too, however that does.
+It builds the same replicas on the same device and takes a few compiled steps at a learning rate of 0. Meanwhile the
+training continues. Compiling in a thread would be risky, because nothing else in the process may run while a CUDA graph
+is recorded. This process ends with the training, however that ends.
 """
 
 import json
@@ -32,29 +32,29 @@ from headway.training.update import Sampler, Update
 
 
 def compiler_for(recipes: Sequence[Recipe], device: torch.device) -> Compiler:
-    """Another process, if the device can hold these replicas, and what evaluating them takes, twice."""
+    """Compile in another process if the device can hold these replicas, with their evaluation, twice."""
     free, _ = torch.cuda.mem_get_info(device)
     roomy = free > 1.5 * torch.cuda.max_memory_reserved(device)
-    return InBackground(lambda way: begun(recipes, way)) if roomy else InPlace()
+    return InBackground(lambda way: start_compiling(recipes, way)) if roomy else InPlace()
 
 
 def kind_of_step(recipe: Recipe, model: Trainable, sampler: Sampler, tokens: int, setting: Setting) -> str:
-    """All that a step's time hangs on, with compiling and without: what is computed, in which sizes, and where."""
+    """Everything that determines a step's time, compiled or not: the computation, its sizes, and the device."""
     parts = {"batch", "accumulate", "optimizer", "clip", "tuning", "averaging"}
-    rate = {"optimizer": {"learning_rate"}}  # a number alone
+    rate = {"optimizer": {"learning_rate"}}  # its value does not affect the time
     trained = recipe.training.model_dump(mode="json", include=parts, exclude=rate)
-    sizes = [tuple(p.shape) for p in model.parameters()]  # of so many words, classes and replicas
+    sizes = [tuple(p.shape) for p in model.parameters()]  # depend on vocabulary, classes and replicas
     read = type(sampler).__name__, tokens, str(setting.precision)
     gpu = torch.cuda.get_device_name(setting.device) if setting.device.type == "cuda" else "cpu"
     return repr((recipe.model.model_dump_json(), trained, sizes, *read, gpu, torch.__version__, __version__))
 
 
-def begun(recipes: Sequence[Recipe], way: str) -> CompileJob:
-    """A machine on which no process can be started (no room on the disk, or in the memory) trains all the same."""
+def start_compiling(recipes: Sequence[Recipe], way: str) -> CompileJob:
+    """Start the process. If it cannot start (no room on the disk or in memory), training continues without it."""
     try:
         return CompilingProcess(order_for(recipes, way))
     except OSError as error:
-        return FailedToStart(f"no process to compile in could be started: {plugins.reason_of(error)}")
+        return FailedToStart(f"the process that compiles could not be started: {plugins.reason_of(error)}")
 
 
 def order_for(recipes: Sequence[Recipe], way: str) -> bytes:
@@ -63,12 +63,12 @@ def order_for(recipes: Sequence[Recipe], way: str) -> bytes:
 
 
 class CompilingProcess:
-    """As the training sees it."""
+    """The compiling process, from the training's side."""
 
     def __init__(self, order: bytes):
         python, variables = own_python()
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process may speak)
-        with tempfile.TemporaryFile() as asked:  # a pipe would keep the training waiting until the other has begun
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115 (needed as long as the process runs)
+        with tempfile.TemporaryFile() as asked:  # with a pipe, the training would wait until the process reads it
             asked.write(order)
             asked.seek(0)
             self.process = subprocess.Popen(
@@ -77,7 +77,7 @@ class CompilingProcess:
                 stdout=self.said,
                 stderr=subprocess.STDOUT,
                 env=variables,
-                start_new_session=True,  # Ctrl-C is for the training, which then stops this
+                start_new_session=True,  # Ctrl-C goes to the training, which then stops this process
             )
 
     def ended(self) -> str | None:
@@ -86,7 +86,7 @@ class CompilingProcess:
             return None if code is None else ""
         self.said.seek(0)
         lines = self.said.read().decode(errors="replace").strip().splitlines()
-        return f"the process that was to compile ended with {code}: {lines[-1][:300] if lines else 'no word'}"
+        return f"the process that compiles exited with {code}: {lines[-1][:300] if lines else 'no output'}"
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -103,11 +103,11 @@ class FailedToStart:
         return self.why
 
     def stop(self) -> None:
-        """There is nobody."""
+        """Nothing to stop."""
 
 
 def end_with(training: int, look_every: float = 1.0) -> None:
-    """From now on this process ends when the training is gone that started it: killed, it can stop nobody."""
+    """End this process when the training that started it is gone; a killed training cannot stop it."""
 
     def watch() -> None:
         while os.getppid() == training:
@@ -132,14 +132,14 @@ def main() -> None:
     recipes = [from_tree(tree, f"recipe {n}") for n, tree in enumerate(order["recipes"])]
     training = recipes[0].training
     setting = replace(settings.choose(training, recipes[0].model.width), compiled=False, recorded=False)
-    if setting.device.index is not None:  # kernels are launched there, and not on the first GPU
+    if setting.device.index is not None:  # otherwise kernels would be launched on the first GPU
         torch.cuda.set_device(setting.device)
     task = tasks.load(recipes[0])
     population, sampler = assemble(recipes, task, setting)
     alive = torch.ones(len(recipes), dtype=torch.bool, device=setting.device)
     update = Update(population.model, population.optimizer, sampler, training, setting, alive)
     update.compile(whole=order["way"] == "whole")
-    for step in range(2):  # the second goes on from a state, where one is carried
+    for step in range(2):  # the second step uses the carried state, if any
         update(step, 0.0)
     if setting.device.type == "cuda":
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""What to expect of this machine: training speed and memory for a few sizes, and what more replicas at once bring."""
+"""Measures training speed and memory on this machine for a few model sizes, and what training more replicas gains."""
 
 import dataclasses
 import time
@@ -49,19 +49,19 @@ ON_A_CPU = ("tiny", "small")
 
 
 def bench(names: list[str] | None = None, seconds: float = 1.5, device: str = "auto") -> Iterator[dict[str, Any]]:
-    """One figure after the other: every size with 1, 2, 4 … replicas, until more bring nothing or do not fit."""
-    # Without torch.compile, which would take minutes over all sizes; it gains up to a factor of two.
+    """Yield one measurement at a time: every size with 1, 2, 4 … replicas, until more gain nothing or do not fit."""
+    # Without torch.compile, which would take minutes over all sizes and gains up to a factor of two.
     setting = dataclasses.replace(choose(TrainingSpec(device=device), width=512), compiled=False)
     cuda = setting.device.type == "cuda"
     for name in names or (SIZES if cuda else ON_A_CPU):
         if name not in SIZES:
-            raise UserError(f"there is no size '{name}'{did_you_mean(name, SIZES)}")
+            raise UserError(f"unknown size '{name}'{did_you_mean(name, SIZES)}")
         best = 0.0
         for replicas in (1, 2, 4, 8, 16, 32, 64) if cuda else (1, 2, 4):
             try:
                 found = measure(SIZES[name], replicas, setting, seconds)
             except torch.cuda.OutOfMemoryError:
-                yield {"size": name, "replicas": replicas, "error": "does not fit into the memory"}
+                yield {"size": name, "replicas": replicas, "error": "does not fit into memory"}
                 break
             yield {"size": name, "replicas": replicas, "device": _name(setting.device), **found}
             if found["tokens_per_second"] < 1.1 * best:
@@ -70,7 +70,7 @@ def bench(names: list[str] | None = None, seconds: float = 1.5, device: str = "a
 
 
 def measure(size: Size, replicas: int, setting: Setting, seconds: float) -> dict[str, Any]:
-    """Whole training steps on random tokens for about this long."""
+    """Take whole training steps on random tokens for about this long."""
     device = setting.device
     training = TrainingSpec(batch=size.batch)
     seeds = list(range(replicas))
@@ -83,7 +83,7 @@ def measure(size: Size, replicas: int, setting: Setting, seconds: float) -> dict
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    for step in range(STEPS_BEFORE_RECORDING + 2):  # these warm up
+    for step in range(STEPS_BEFORE_RECORDING + 2):  # warm up
         update(step, 1.0)
     _wait(device)
     began, steps = time.perf_counter(), 0
@@ -109,7 +109,7 @@ def measure(size: Size, replicas: int, setting: Setting, seconds: float) -> dict
 
 
 def bars(figures: list[dict[str, Any]], width: int = 40) -> list[str]:
-    """R against throughput, as a plot of one line per figure."""
+    """Throughput against the number of replicas R, as a bar chart with one line per measurement."""
     speeds = [f["tokens_per_second"] for f in figures if "tokens_per_second" in f]
     lines = []
     for f in figures:
@@ -119,7 +119,7 @@ def bars(figures: list[dict[str, Any]], width: int = 40) -> list[str]:
         bar = "█" * max(1, round(width * f["tokens_per_second"] / max(speeds)))
         facts = [f"{f['tokens_per_second']:>12,} tokens/s"]
         facts += [f"{f['gib']:.2f} GiB"] if "gib" in f else []
-        facts += [f"{f['mfu']:.1%} of the peak"] if "mfu" in f else []
+        facts += [f"{f['mfu']:.1%} of peak FLOPs"] if "mfu" in f else []
         lines.append(f"R = {f['replicas']:<3} {bar:<{width}} {'  '.join(facts)}")
     return lines
 

@@ -1,9 +1,9 @@
-"""A whole file classified: a table comes in, and goes out with two columns more, and one for each class.
+"""Classifies a whole file: a table comes in, and goes out with predictions and the probability of each class.
 
     text,predicted,probability,p(good),p(bad)
     fine film,good,0.9713,0.9713,0.0287
 
-A file of .txt, and what comes down a pipe, is a text a line; of runs that read several texts, tabs stand between them.
+A .txt file, or stdin, has one text per line. If the model reads several texts, they are separated by tabs.
 """
 
 import csv
@@ -19,64 +19,64 @@ from headway.core.errors import UserError
 from headway.data.labelled.tables import joined
 from headway.data.marks import BETWEEN
 from headway.data.running.sources import decoded, read_text
-from headway.data.tables import JSON_LINES, GivenTable, Line, WrittenAs, read_table
+from headway.data.tables import JSON_LINES, GivenTable, Line, TableFormat, read_table
 from headway.experiment.train import load_model
 from headway.run.folder import Run
 from headway.tasks.abilities import ClassifiedTexts, Classifies, GivenFile
 
 AT_ONCE = 512
-"""Rows: a bar moves, and memory does not grow with the file."""
-MOST_CLASSES = 100
-"""Beyond which a table has no column for each: the likeliest and its probability are what is of use."""
+"""Rows per call, so that progress is shown and memory does not grow with the file."""
+MAX_CLASSES = 100
+"""With more classes, a table has only the most likely class and its probability, without a column for each."""
 ANSWERS = ("predicted", "probability")
 
 
 @dataclass(frozen=True)
-class Brought:
-    """A file as rows, and the text of each; none, where a cell is empty."""
+class InputTexts:
+    """A file as rows, and the text of each row; None if a cell is empty."""
 
     names: list[str]
     rows: list[list[str]]
     texts: list[str | None]
 
 
-def texts_of_file(run: Run, file: GivenFile) -> Brought:
-    """Of a table, by the columns that were asked for, or those of the recipe."""
+def texts_of_file(run: Run, file: GivenFile) -> InputTexts:
+    """Read a table, using the given columns or those of the recipe."""
     data = run.recipe.data
     if file.path.name.removesuffix(".gz").endswith(".txt") and not file.columns:
         return texts_of_lines(run, read_text(file.path, file.encoding, "--encoding "))
     own = data.source == "files"
     asked = list(file.columns) or (data.text if isinstance(data.text, list) else [data.text])
     header = data.header if own and not file.columns else None
-    written = WrittenAs(file.encoding or (data.encoding if own else None), data.delimiter if own else None)
+    written = TableFormat(file.encoding or (data.encoding if own else None), data.delimiter if own else None)
     table = read_table(file.path, asked, header, written)
     places = [table.place("--column ", column) for column in asked]
     names = (
         [name.strip() for name in table.names] if table.names else [f"column {k}" for k in range(1, table.width + 1)]
     )
     if taken := [name for name in ANSWERS if name in names]:
-        raise UserError(f"'{file.path.name}' has a column '{taken[0]}' already: rename it, or leave it out")
+        raise UserError(f"'{file.path.name}' already has a column '{taken[0]}': rename or remove it")
     texts = [_text(table, line, places) for line in table.lines]
     rows = [(line.cells + [""] * len(names))[: len(names)] for line in table.lines]
-    return Brought(names, rows, texts)
+    return InputTexts(names, rows, texts)
 
 
-def texts_of_lines(run: Run, content: str) -> Brought:
-    """A text a line; empty lines stay in their place."""
+def texts_of_lines(run: Run, content: str) -> InputTexts:
+    """One text per line; empty lines keep their place."""
     several = isinstance(run.recipe.data.text, list)
     lines = content.removesuffix("\n").split("\n")
     texts = [BETWEEN.join(part.strip() for part in line.split("\t")) if several else line.strip() for line in lines]
-    return Brought(["text"], [[line] for line in lines], [text if text.strip() else None for text in texts])
+    return InputTexts(["text"], [[line] for line in lines], [text if text.strip() else None for text in texts])
 
 
-def lines_down_the_pipe(content: bytes, encoding: str | None) -> str:
+def text_from_pipe(content: bytes, encoding: str | None) -> str:
     return decoded(content, Path("stdin"), encoding, "--encoding ")
 
 
 def classify_rows(
-    run: Run, brought: Brought, which: str = "auto", told: Callable[[int, int], object] = lambda done, of: None
+    run: Run, brought: InputTexts, which: str = "auto", told: Callable[[int, int], object] = lambda done, of: None
 ) -> Iterator[tuple[Sequence[int], ClassifiedTexts]]:
-    """Some rows after the others: their places, and what the model makes of them. Rows without a text are left out."""
+    """Yield chunks of rows: their indices, and the model's answers. Rows without a text are left out."""
     task = tasks.able(run, Classifies)
     model, _ = load_model(run, which)
     full = [k for k, text in enumerate(brought.texts) if text is not None]
@@ -88,9 +88,9 @@ def classify_rows(
 
 @dataclass
 class ClassifiedFile:
-    """What is written, row by row; and what should be known before it is believed."""
+    """The output, row by row, with notes on what limits it."""
 
-    brought: Brought
+    brought: InputTexts
     path: Path | None
     classes: tuple[str, ...] = ()
     cut: int = 0
@@ -108,32 +108,30 @@ class ClassifiedFile:
     @property
     def notes(self) -> list[str]:
         n, empty = len(self.found), sum(not one for one in self.found)
-        notes = [f"{empty:,} of {n:,} rows have no text, and no class"] if empty else []
-        notes += [f"{self.strange:,} of {n:,} texts have no word that the model knows"] if self.strange else []
-        notes += [f"{self.cut:,} of {n:,} texts are longer than the model reads, and are cut"] if self.cut else []
-        if len(self.classes) > MOST_CLASSES:
-            notes.append(
-                f"{len(self.classes):,} classes: the probability of the likeliest is written, not that of each"
-            )
+        notes = [f"{empty:,} of {n:,} rows have no text and get no class"] if empty else []
+        notes += [f"{self.strange:,} of {n:,} texts contain no word that the model knows"] if self.strange else []
+        notes += [f"{self.cut:,} of {n:,} texts are longer than the model's context and were cut"] if self.cut else []
+        if len(self.classes) > MAX_CLASSES:
+            notes.append(f"{len(self.classes):,} classes: only the probability of the most likely class is written")
         return notes
 
     def as_objects(self) -> list[dict[str, Any]]:
-        """A row each, as JSON has it."""
+        """One object per row, for JSON."""
         objects = []
         for cells, one in zip(self.brought.rows, self.found, strict=True):
             made: dict[str, Any] = dict(zip(self.brought.names, cells, strict=True))
             made |= {name: one.get(name) for name in ANSWERS}
-            if one and len(self.classes) <= MOST_CLASSES:
+            if one and len(self.classes) <= MAX_CLASSES:
                 made["classes"] = dict(zip(self.classes, one["chances"], strict=True))
             objects.append(made)
         return objects
 
     def as_text(self) -> str:
-        """As the ending of the file says; without one, CSV."""
+        """The table in the format of the file's ending; CSV if there is none."""
         name = "" if self.path is None else self.path.name
         if name.endswith(JSON_LINES):
             return "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in self.as_objects())
-        each = self.classes if len(self.classes) <= MOST_CLASSES else ()
+        each = self.classes if len(self.classes) <= MAX_CLASSES else ()
         lines = [[*self.brought.names, *ANSWERS, *(f"p({name})" for name in each)]]
         for cells, one in zip(self.brought.rows, self.found, strict=True):
             shares = [f"{one['probability']:.6f}", *(f"{p:.6f}" for p in one["chances"][: len(each)])] if one else []

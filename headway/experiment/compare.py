@@ -1,8 +1,8 @@
-"""Runs side by side: what they scored, how sure that is, and what differs in their recipes. Reads run folders only.
+"""Compares runs side by side: scores with intervals, and differences of their recipes. Reads only run folders.
 
-Runs that differ in nothing but the seed are one arm, as in a study: their scores have a mean and an interval, and arms
-are compared seed by seed. One seed each shows no spread, and so proves nothing; that is said. Who wants an answer to
-hold asks it of a study, beforehand; here nothing is corrected for how many comparisons are looked at.
+Runs that differ only in the seed form one arm, as in a study: their scores have a mean and an interval, and arms are
+compared seed by seed. With one seed each, chance cannot be ruled out, and a note says so. Intervals are not corrected
+for multiple comparisons; for an answer that should hold, ask the question in a study beforehand.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from headway.scoring.metrics import LOSS, METRICS, metric_of, parsed
 from headway.scoring.score import label_of_all
 from headway.stats.intervals import contrast
 
-ONE_SEED = "one seed each proves nothing: what differs may be chance; headway train … --vary seed=0..7 shows the spread"
+ONE_SEED = "one seed each: differences may be chance; headway train … --vary seed=0..7 shows the spread"
 ABSENT = "–"
 
 
@@ -34,7 +34,7 @@ class ComparedArm:
     runs: dict[int, Run] = field(default_factory=dict)
 
     def values(self, score: str) -> dict[int, float]:
-        """By seed, those that are finite."""
+        """The finite values of a score, by seed."""
         found = {seed: {s.name: s.value for s in run.scores()} for seed, run in self.runs.items()}
         return {seed: scores[score] for seed, scores in found.items() if math.isfinite(scores.get(score, math.nan))}
 
@@ -43,19 +43,19 @@ class ComparedArm:
 class SeedMean:
     value: float
     interval: tuple[float, float] | None
-    """95 %: over seeds; of a single run, its own where the score has one."""
+    """95 % over seeds; for a single run, the score's own interval if it has one."""
     seeds: int
 
 
 @dataclass(frozen=True)
 class AheadOfFirst:
-    """How much better an arm is than the first; below 0, worse."""
+    """How much better an arm is than the first; negative if worse."""
 
     by: float
     unit: str
     interval: tuple[float, float] | None
     seeds: int
-    """That were compared."""
+    """The number of seeds compared."""
 
     @property
     def is_told_apart(self) -> bool:
@@ -69,7 +69,7 @@ class RunComparison:
 
     @property
     def scores(self) -> list[str]:
-        """Every score that some arm has, but for those of single classes."""
+        """Every score of any arm, except those of single classes."""
         named = (s.name for arm in self.arms for run in arm.runs.values() for s in run.scores())
         return [name for name in dict.fromkeys(named) if not parsed(name).part and parsed(name).metric in METRICS]
 
@@ -89,7 +89,7 @@ class RunComparison:
         return SeedMean(metric.mean(values.values()), interval, len(values))
 
     def ahead(self, arm: ComparedArm, score: str) -> AheadOfFirst | None:
-        """Of the first arm; None where one of them has no such score, and for the first itself."""
+        """Compare with the first arm; None if a score is missing, and for the first arm itself."""
         ours, theirs, metric = arm.values(score), self.arms[0].values(score), metric_of(score)
         if arm is self.arms[0] or not ours or not theirs:
             return None
@@ -105,7 +105,7 @@ class RunComparison:
 
     @property
     def differences(self) -> dict[str, list[Any]]:
-        """What is not the same in all recipes: by key, a value for each arm."""
+        """Recipe keys that differ, with a value for each arm."""
         trees = [_without_seed(arm.recipe) for arm in self.arms]
         keys = list(dict.fromkeys(key for tree in trees for key in tree))
         rows = {key: [tree.get(key, ABSENT) for tree in trees] for key in keys}
@@ -126,9 +126,9 @@ class RunComparison:
 
 
 def compare(runs: Sequence[Run]) -> RunComparison:
-    """Runs in the order they are given; those that differ in their seeds alone are one arm."""
+    """Compare runs in the given order; those that differ only in the seed form one arm."""
     if len({run.folder.resolve() for run in runs}) < 2:
-        raise UserError("compare takes two runs or more: headway compare RUN RUN …")
+        raise UserError("compare needs at least two runs: headway compare RUN RUN …")
     arms: dict[str, ComparedArm] = {}
     notes = []
     for run in runs:
@@ -145,7 +145,7 @@ def compare(runs: Sequence[Run]) -> RunComparison:
         arm.name = _common_name([run.name for run in arm.runs.values()])
     found = list(arms.values())
     named = [arm.name for arm in found]
-    for arm in found:  # names that would be the same are those of their first runs
+    for arm in found:  # arms with the same common name are named after their first runs
         arm.name = next(iter(arm.runs.values())).name if named.count(arm.name) > 1 else arm.name
     return RunComparison(found, [*notes, *_notes(found)])
 
@@ -153,14 +153,14 @@ def compare(runs: Sequence[Run]) -> RunComparison:
 def _notes(arms: Sequence[ComparedArm]) -> list[str]:
     notes = []
     if len(arms) == 1:
-        notes.append("these runs differ in nothing but the seed: there is nothing to compare, but their spread")
+        notes.append("these runs differ only in the seed: there is nothing to compare but their spread")
     elif all(len(arm.runs) == 1 for arm in arms):
         notes.append(ONE_SEED)
     elif single := [arm.name for arm in arms if len(arm.runs) == 1]:
-        notes.append(f"of {_listed(single)} there is one seed: nothing can be said of its spread")
+        notes.append(f"{_listed(single)}: only one seed, so its spread is unknown")
     data = {arm.name: next(iter(arm.runs.values())).facts.get("corpus") for arm in arms}
     if len(set(data.values())) > 1:
-        notes.append("they were not trained on the same data: their scores are of different texts, or of other tokens")
+        notes.append("the runs were trained on different data: their scores are of different texts or tokens")
     if len(set(data.values())) == 1:
         notes += _not_measured_alike(arms)
     for arm in arms:
@@ -174,14 +174,16 @@ def _notes(arms: Sequence[ComparedArm]) -> list[str]:
 
 
 def _not_measured_alike(arms: Sequence[ComparedArm]) -> list[str]:
-    """By the losses of every split: their labels say how they were measured, and nothing of what was found."""
+    """Notes on losses that were measured differently, according to their labels."""
     told: dict[str, dict[str, list[str]]] = {}
     for arm in arms:
         for score in (score for run in arm.runs.values() for score in run.scores()):
             if parsed(score.name)[1:] == (LOSS.name, ""):
                 told.setdefault(score.name, {}).setdefault(arm.name, []).append(score.label)
     differing = {name: by_arm for name, by_arm in told.items() if len(set(itertools.chain(*by_arm.values()))) > 1}
-    return [f"{parsed(name).split} is not measured alike: {label_of_all(by_arm)}" for name, by_arm in differing.items()]
+    return [
+        f"{parsed(name).split} was measured differently: {label_of_all(by_arm)}" for name, by_arm in differing.items()
+    ]
 
 
 def _failures(run: Run) -> Sequence[Finding]:

@@ -1,7 +1,7 @@
-"""Runs as one: the mean of their probabilities, and what that gains over the mean run.
+"""Ensembles: averages the probabilities of several runs, and measures the gain over the mean run.
 
-Any runs of one task on the same data, with the same vocabulary. Those of one shape (seeds that were trained as a
-population, for one) are read in one pass, as one model of so many replicas.
+The runs must have the same task, data and vocabulary. Runs of one shape, such as seeds trained as a population, are
+evaluated in one pass, as one model with several replicas.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.experiment.same_tokens import check_same_tokens, naming
+from headway.experiment.same_tokens import check_same_tokens, naming_in_errors
 from headway.experiment.train import check_usable
 from headway.run.folder import Run
 from headway.scoring.ensemble import Gain
@@ -22,7 +22,7 @@ from headway.tasks.task import Task
 from headway.training.population import load_weights
 
 AT_ONCE = 16
-"""Replicas in one pass."""
+"""Replicas evaluated in one pass."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Ensemble:
     runs: Sequence[Run]
     scores: list[Score]
     members: list[list[Score]]
-    """The same of each run alone."""
+    """The scores of each run alone."""
     gains: list[Gain]
 
     def as_json(self) -> dict[str, Any]:
-        """Without the audits of the runs."""
+        """The ensemble's results, without the audits of its runs."""
         each = zip(self.runs, self.members, strict=True)
         members = [{"run": str(run.folder), "scores": {s.name: s.as_json() for s in scores}} for run, scores in each]
         gains = {gain.name: gain.as_json() for gain in self.gains}
@@ -44,7 +44,7 @@ class Ensemble:
 def score_together(
     runs: Sequence[Run], splits: Sequence[str] | None = None, window: ReadingWindow | None = None, which: str = "auto"
 ) -> Ensemble:
-    """The splits asked for (or those of the first recipe), whole."""
+    """Score an ensemble on whole splits: those given, or those of the first recipe."""
     check_together(runs)
     for run in runs:
         if run.status.is_diverged:
@@ -60,7 +60,7 @@ def score_together(
         model, own = _side_by_side(some, task, which), replace(task, recipe=some[0].recipe)
         if any(window):
             tasks.able(some[0], ReadsSegments)
-            with naming(some[0]):
+            with naming_in_errors(some[0]):
                 own = own.in_segments(model, window)  # pyright: ignore[reportAttributeAccessIssue]
         for split in named:
             for k, said in zip(members, own.told(model, split), strict=True):  # pyright: ignore
@@ -75,21 +75,21 @@ def score_together(
 
 
 def check_together(runs: Sequence[Run]) -> None:
-    """What cannot be averaged is refused."""
+    """Refuse runs that cannot be averaged."""
     if len(runs) < 2:
-        raise UserError("an ensemble is of two runs or more")
+        raise UserError("an ensemble needs at least two runs")
     first = runs[0]
     tasks.able(first, JoinsOthers)
     for run in runs:
         a, b = (tasks.of(one.recipe) for one in (first, run))
         if not issubclass(a, b) and not issubclass(b, a):
             kinds = f"{first.recipe.model.kind} and {run.recipe.model.kind}"
-            raise UserError(f"{first.name} and {run.name} are of two kinds ({kinds}): their words cannot be averaged")
+            raise UserError(f"{first.name} and {run.name} are of different kinds ({kinds}) and cannot be averaged")
     check_same_tokens(runs)
 
 
 def _of_one_shape(runs: Sequence[Run]) -> list[list[int]]:
-    """Which of the runs can be read in one pass, by their places."""
+    """Group the runs that can be evaluated in one pass, by index."""
     found: list[list[int]] = []
     for k, run in enumerate(runs):
         for members in found:
@@ -102,7 +102,7 @@ def _of_one_shape(runs: Sequence[Run]) -> list[list[int]]:
 
 
 def _shape(run: Run) -> Any:
-    """Dropout is off."""
+    """What determines a model's shape. Dropout is ignored, since it is off in evaluation."""
     return run.recipe.model.model_copy(update={"dropout": 0.0}), run.recipe.reading
 
 

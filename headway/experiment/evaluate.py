@@ -1,4 +1,4 @@
-"""What can be asked of a finished run: scores of splits, files, sentences; samples; classes. Reads run folders only."""
+"""Uses finished runs: scores splits, files and texts; generates, classifies, translates. Reads only run folders."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ AS_THE_RECIPE_SAYS = ReadingWindow()
 def score_splits_again(
     run: Run, splits: Sequence[str] | None = None, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto"
 ) -> list[Score]:
-    """The splits asked for (or those of the recipe), whole. Asked for as the recipe says, the scores are stored."""
+    """Score whole splits: those given, or those of the recipe. With the recipe's own settings, scores are stored."""
     task = tasks.load_for(run)
     named = list(splits) if splits else task.scored_splits
     for split in named:
@@ -52,16 +52,16 @@ def score_splits_again(
     if any(window) and isinstance(task, ReadsSegments):
         task = task.in_segments(model, window)
     scores = task.score(model, named)[0]
-    with _unless_it_cannot_be_written(run, "scores"):  # they are good all the same
+    with _unless_it_cannot_be_written(run, "scores"):  # the scores are valid even if they cannot be stored
         if splits is None and window == AS_THE_RECIPE_SAYS and which == "auto":
             run.save_scores(scores)
-        run.count_looks_at_test(named)  # the last thing before they are shown
+        run.count_looks_at_test(named)  # directly before the scores are shown
     return scores
 
 
 @contextmanager
 def _unless_it_cannot_be_written(run: Run, what: str) -> Iterator[None]:
-    """A run that nobody may change can be asked all the same."""
+    """Continue with a note if a run's folder is read-only."""
     try:
         yield
     except (OSError, UserError) as error:
@@ -69,8 +69,8 @@ def _unless_it_cannot_be_written(run: Run, what: str) -> Iterator[None]:
 
 
 def audited(run: Run) -> Report:
-    """What the audits found when the run was trained. Where that was not kept, they are made now; and where they cannot
-    be, because the data are gone, the report says so."""
+    """The audits made when the run was trained. If they were not stored, run them now; if that fails because the data
+    are gone, the report says so."""
     stored = read_report(run.folder)
     if stored is not None:
         return stored
@@ -83,21 +83,21 @@ def audited(run: Run) -> Report:
     return report
 
 
-def read_otherwise(run: Run, report: Report, window: ReadingWindow, which: str = "auto") -> Report:
-    """The report, with what cheap methods get where they see no more of a text than the model does in this window."""
+def with_baselines_in(run: Run, report: Report, window: ReadingWindow, which: str = "auto") -> Report:
+    """The report with baselines that see as little context as the model does when it scores in this window."""
     if not any(window) or not report.baselines:
         return report
     tasks.able(run, ReadsSegments)
     task = tasks.load_for(run)
     assert isinstance(task, ReadsSegments)
-    read_so = task.in_segments(load_usable(run, which)[0], window)
-    return replace(report, baselines=tuple(read_so.evidence.baselines))  # pyright: ignore[reportAttributeAccessIssue]
+    task = task.in_segments(load_usable(run, which)[0], window)
+    return replace(report, baselines=tuple(task.evidence.baselines))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def score_file(
     run: Run, file: GivenFile | Path, window: ReadingWindow = AS_THE_RECIPE_SAYS, which: str = "auto"
 ) -> list[Score]:
-    """Of a text file; or of a table of texts with labels, by a classifier."""
+    """Score a text file; for a classifier, a table of texts with labels."""
     task = tasks.able(run, ScoresFiles)
     model, _ = load_usable(run, which)
     return task.score_file(run, model, GivenFile(file) if isinstance(file, Path) else file, window)
@@ -113,14 +113,14 @@ def score_sentence(
 
 
 def sample_text(run: Run, prompt: str, how: Draw, which: str, show: Callable[[str], object]) -> tuple[str, str | None]:
-    """The prompt and what follows it, shown piece by piece; and why it was slow, if it was."""
+    """Continue the prompt, showing the text piece by piece. Returns the text, and why it was slow, if it was."""
     task = tasks.able(run, Writes)
     model, _ = load_usable(run, which)
     return task.write(run, model, prompt, how, show)
 
 
 def sample_texts(run: Run, prompt: str, how: Draw, which: str, count: int) -> list[str]:
-    """Several texts that begin with the prompt, drawn side by side."""
+    """Several continuations of the prompt, sampled as one batch."""
     task = tasks.able(run, Writes)
     model, _ = load_usable(run, which)
     return task.write_many(run, model, prompt, how, count)
@@ -133,7 +133,7 @@ def classify_text(run: Run, text: str, which: str) -> Classified:
 
 
 def fill_text(run: Run, text: str, most: int, which: str) -> Filled:
-    """What may stand where a text has [MASK]."""
+    """Predict the tokens at [MASK]."""
     task = tasks.able(run, FillsIn)
     model, _ = load_usable(run, which)
     return task.fill_in(run, model, text, most)
@@ -146,13 +146,13 @@ def translate_texts(
     which: str,
     told: Callable[[int], object] = lambda done: None,
 ) -> list[Translation]:
-    """By one run, or by several as one. `told` hears how many are done."""
+    """Translate with one run or an ensemble. `told` is called with the number of texts done."""
     task = tasks.able(runs[0], Translates)
     return task.translate(runs[0], _translator(runs, which), texts, how, told)
 
 
 def translated_split(runs: Sequence[Run], split: str, how: DecodingSpec, which: str) -> list[list[str]]:
-    """A table with a row for every pair of a split: source, reference, translation, and how good it is."""
+    """A table with one row per pair of a split: source, reference, translation, and its quality."""
     tasks.able(runs[0], Translates)
     task = tasks.load_for(runs[0])
     assert isinstance(task, Translates)
@@ -173,7 +173,7 @@ def _translator(runs: Sequence[Run], which: str) -> Any:
 
 
 def predictions(run: Run, split: str, which: str = "auto") -> Predictions:
-    """What a classifier says of every text of a split: to compare runs row by row."""
+    """A classifier's predictions for every text of a split, for comparing runs row by row."""
     tasks.able(run, Classifies)
     task = tasks.load_for(run)
     assert isinstance(task, Classifies)

@@ -1,4 +1,4 @@
-"""Look inside finished runs: attention maps, rollout, gradients, how far those reach. Reads run folders only."""
+"""Looks inside finished runs: attention maps, rollout, gradients, gradient flow. Reads only run folders."""
 
 import re
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from headway.run.folder import Run
 from headway.tasks.abilities import FollowsGradients
 
 SUBJECTS = ("heads", "rollout", "gradients")
-FOLLOWED = 32
-"""Rows that gradients are followed back in."""
+FLOW_ROWS = 32
+"""Rows of a split used for the gradient flow."""
 
 
 def look_at(run: Run, text: str, checkpoint: str = "auto") -> Maps:
-    """The attention of a run on a sentence."""
+    """The attention maps of a run for a text."""
     model, _ = load_usable(run, checkpoint)
     return tasks.of(run.recipe).maps(run, model, text)
 
 
 def gradients_at(run: Run, text: str, checkpoint: str = "auto") -> Gradients:
-    """What the predictions of a run depend on; for models without attention, too."""
+    """What a run's predictions depend on; also for models without attention."""
     model, _ = load_usable(run, checkpoint)
     return tasks.of(run.recipe).gradients(run, model, text)
 
@@ -36,15 +36,15 @@ def gradients_at(run: Run, text: str, checkpoint: str = "auto") -> Gradients:
 def look(
     runs: list[Run], text: str, show: str, layer: int | None, head: int | None, checkpoint: str
 ) -> tuple[Picture, dict[str, Any]]:
-    """What `headway look` shows of one run, or of two side by side: the picture, and what it says in numbers."""
+    """What `headway look` shows of one run, or of two side by side: the picture, and its numbers."""
     if show == "gradient-flow":
-        raise UserError("how far gradients reach is asked of a split, not a sentence: look RUN [RUN …] --gradient-flow")
+        raise UserError("gradient flow is measured on a split, not on a sentence: look RUN [RUN …] --gradient-flow")
     if show not in SUBJECTS:
-        raise UserError(f"--show {show} is not known{did_you_mean(show, SUBJECTS)}")
+        raise UserError(f"unknown --show {show}{did_you_mean(show, SUBJECTS)}")
     if show == "gradients" and (layer, head) != (None, None):
-        raise UserError("gradients go through the whole model: they have no --layer and no --head")
+        raise UserError("gradients cover the whole model: leave out --layer and --head")
     if show == "rollout" and head is not None:
-        raise UserError("rollout averages the heads of each layer: it has no --head; --layer says where it ends")
+        raise UserError("rollout averages the heads of each layer: leave out --head; --layer sets the last layer")
     found: list[tuple[Grid, Picture, dict[str, Any]]] = []
     for run in runs:
         if show == "gradients":
@@ -65,24 +65,24 @@ def look(
 
 
 def flow_in(run: Run, split: str = "valid", distance: int | None = None, checkpoint: str = "auto") -> GradientFlow:
-    """How far gradients reach in a run, on a split of what it was trained on."""
+    """The gradient flow of a run, on a split of its own data."""
     tasks.able(run, FollowsGradients)
     task: Any = tasks.load_for(run)
     task.check_split(split)
     model, _ = load_usable(run, checkpoint)
-    return gradient_flow(model, task.followed(split, FOLLOWED), distance, run.name)
+    return gradient_flow(model, task.followed(split, FLOW_ROWS), distance, run.name)
 
 
 def flow_through(
     runs: Sequence[Run], split: str = "valid", distance: int | None = None, checkpoint: str = "auto"
 ) -> FlowPage:
-    """Several runs in one picture. Those that differ in their seed alone are one curve with a band."""
+    """The gradient flow of several runs in one picture. Runs that differ only in the seed form a curve with a band."""
     found = [FlowOfArm(name, [flow_in(run, split, distance, checkpoint) for run in same]) for name, same in alike(runs)]
     return FlowPage(found, split)
 
 
 def alike(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Runs that differ in their seed alone, together, with what to call them."""
+    """Group runs that differ only in the seed, with a name for each group."""
     arms: dict[str, list[Run]] = {}
     for run in runs:
         arms.setdefault(run.recipe.model_copy(update={"seed": 0}).hash, []).append(run)
@@ -90,5 +90,5 @@ def alike(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def _without_seed(name: str) -> str:
-    """What runs of several seeds have in common: lstm.seed-0 and lstm.seed-1 are lstm."""
+    """A run's name without its seed: lstm.seed-0 and lstm.seed-1 become lstm."""
     return re.sub(r"[.\-_]?seed[-=_]?\d+$", "", name) or name

@@ -1,4 +1,4 @@
-"""Runs scored in segments of many lengths: a table, and a picture with a curve for each way of reading."""
+"""Scores runs with segments of several lengths: a table, and a chart with a curve for each way of reading."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
 from headway.experiment.inspect import alike
-from headway.experiment.same_tokens import check_same_tokens, naming
+from headway.experiment.same_tokens import check_same_tokens, naming_in_errors
 from headway.experiment.train import load_usable
 from headway.run.folder import Run
 from headway.scoring.length import TOKENS, LengthScore, check_lengths, score_lengths
@@ -21,11 +21,11 @@ WAYS = {"apart": "segments apart", "sliding": "sliding", "carried": "state carri
 
 @dataclass(frozen=True)
 class ArmByLength:
-    """Runs that differ in their seed alone."""
+    """Runs that differ only in the seed."""
 
     name: str
     trained_on: int
-    """The length of the segments of its training."""
+    """The segment length of its training."""
     runs: Sequence[Run]
     seeds: Sequence[Sequence[LengthScore]]
 
@@ -45,7 +45,7 @@ class ArmByLength:
 
 @dataclass(frozen=True)
 class LengthPage:
-    """In a notebook it draws itself."""
+    """The scores by length; displays itself in a notebook."""
 
     arms: Sequence[ArmByLength]
     split: str
@@ -53,23 +53,23 @@ class LengthPage:
 
     def draw(self) -> ChartPage:
         trained = ", ".join(f"{arm.name} {arm.trained_on}" for arm in self.arms)
-        how = f"The first {self.tokens:,} tokens of {self.split}, the same at every length. Trained on segments of: "
+        how = f"The first {self.tokens:,} tokens of {self.split}, the same for every length. Trained on segments of: "
         how += f"{trained}. Sliding windows move by a quarter of their length."
         if any(len(arm.seeds) > 1 for arm in self.arms):
-            how += " Lines are the mean of the seeds, and bands lie between the lowest and highest."
+            how += " Lines are means over seeds; bands reach from the lowest to the highest."
         return ChartPage(
-            "Scored in segments of many lengths", how, [self._by_length, self._by_position], (), self.table
+            "Scored with segments of several lengths", how, [self._by_length, self._by_position], (), self.table
         )
 
     @property
     def _by_length(self) -> Chart:
         curves = [arm.by_way(way, self._named(arm, WAYS[way])) for arm in self.arms for way in arm.ways]
-        what = "The loss by the length of segments. Between apart and sliding lies the effect of early tokens"
+        what = "The loss by segment length. The gap between apart and sliding is the cost of tokens with little context"
         return Chart(curves, "tokens in a segment", "nats per token", what)
 
     @property
     def _by_position(self) -> Chart:
-        """Of the longest segments. Far from the beginning neighbours are taken together: there are few segments."""
+        """For the longest segments. Distant positions are binned, since there are few segments."""
         curves = []
         for arm in self.arms:
             bins = list(_bins(len(arm.seeds[0][-1].by_position)))
@@ -81,8 +81,8 @@ class LengthPage:
                     lambda seed, bins=bins: [statistics.mean(seed[-1].by_position[a:b]) for a, b in bins],
                 )
             )
-        what = "The loss by the place in a segment, of the longest segments, apart"
-        return Chart(curves, "place in the segment", "nats per token", what)
+        what = "The loss by position in the segment, for the longest segments, apart"
+        return Chart(curves, "position in the segment", "nats per token", what)
 
     def _named(self, arm: ArmByLength, what: str) -> str:
         return what if len(self.arms) == 1 else f"{arm.name}, {what}"
@@ -118,7 +118,7 @@ class LengthPage:
 def by_length(
     runs: Sequence[Run], lengths: Sequence[int], split: str = "valid", tokens: int = TOKENS, which: str = "auto"
 ) -> LengthPage:
-    """Several runs in one picture, all of the same tokens. Those that differ in their seed alone are one curve with a
+    """Score several runs on the same tokens, in one picture. Runs that differ only in the seed form one curve with a
     band."""
     lengths = sorted(lengths)
     for run in runs:
@@ -129,7 +129,7 @@ def by_length(
     task.check_split(split)
     ids = task.running(split)[0][: tokens + 1]
     for run in runs:
-        with naming(run):
+        with naming_in_errors(run):
             check_lengths(lengths, len(ids), run.recipe.model.limit)
     for run in runs:
         run.count_looks_at_test([split])
@@ -141,7 +141,7 @@ def by_length(
 
 
 def _bins(places: int) -> Iterator[tuple[int, int]]:
-    """One by one, then in steps that grow by a sixth."""
+    """Bins of one position each at first, then growing by a sixth."""
     first = 0
     while first < places:
         end = min(places, first + max(1, first // 6))

@@ -1,13 +1,12 @@
-"""Finished runs, trained for longer: `headway continue`.
+"""Trains finished runs for longer: `headway continue`.
 
-The longer run is a run of its own, beside the one that it goes on from, with the recipe of the longer training: nothing
-that was found is lost, and what a folder holds is what its recipe says. It begins with the last checkpoint (weights,
-optimizer, what is carried) and with the metrics that led there.
+The longer run is a separate run with the recipe of the longer training: nothing already found is lost, and each folder
+still holds what its recipe says. It starts with the last checkpoint (weights, optimizer, carried state) and the metrics
+up to there.
 
-What the learning rate does is a rule, and said: it is that of the longer training, from there on. A constant rate is
-the same either way, so the longer run ends as one that was trained for that long from the start, bit for bit on a CPU.
-A rate that had fallen rises to where it would stand in the longer training, and falls again; what comes of that is no
-training anybody could have begun with. `rate="last"` keeps the rate that training ended with.
+By default the learning rate follows the schedule of the longer training from there on. With a constant rate, the longer
+run ends like one that was trained for that long from the start, bit for bit on a CPU. A decayed rate rises again to its
+value in the longer schedule, which no single training would do. `rate="last"` keeps the final learning rate instead.
 """
 
 import dataclasses
@@ -29,26 +28,26 @@ from headway.training.loop import ReplicaState
 from headway.training.schedule import Duration, factor
 
 Rate = Literal["longer", "last"]
-GOES_ON = (State.FINISHED, State.STOPPED, State.PRUNED)
-_ITS_OWN = {"format", "headway", "name", "recipe_hash", "status", "step", "reason", "created", "seconds", "steps"}
-_ITS_OWN |= {"test_looks"}  # all are in `test_scored`, and what the longer training looks at is looked at once more
-"""Of run.json, what a run does not hand on."""
+CONTINUABLE = (State.FINISHED, State.STOPPED, State.PRUNED)
+_NOT_COPIED = {"format", "headway", "name", "recipe_hash", "status", "step", "reason", "created", "seconds", "steps"}
+_NOT_COPIED |= {"test_looks"}  # included in `test_scored`; the longer training's own looks are counted again
+"""Facts in run.json that are not copied to the longer run."""
 
 
 class Longer(NamedTuple):
-    """A run, and the one that goes on from it."""
+    """A run and the run that continues it."""
 
     before: Run
     recipe: Recipe
     name: str
     rate: str
-    """What the learning rate does, in words."""
+    """What the learning rate does, as a sentence."""
 
 
 def longer_than(run: Run, by: Duration, rate: Rate = "longer", name: str | None = None) -> Longer:
-    """The longer run that is asked for; nothing is made yet."""
+    """Plan the longer run; nothing is created yet."""
     status = run.status
-    if status.state not in GOES_ON:
+    if status.state not in CONTINUABLE:
         raise UserError(f"{run.name} cannot be continued: {_why_not(run)}")
     saved = run.checkpoint("last")
     task = tasks.load(run.recipe)
@@ -68,33 +67,33 @@ def longer_than(run: Run, by: Duration, rate: Rate = "longer", name: str | None 
     base = training.optimizer.learning_rate
     changes, kind = [f"training.duration={whole}"], training.schedule.kind
     if ended_at == goes_on_at == factor(training.schedule, total - 1, warmup, total):
-        said = f"it stays at {number(base * goes_on_at)}: this ends as {total:,} steps from the start do"
+        said = f"it stays at {number(base * goes_on_at)}, so this run ends like {total:,} steps from the start"
         if training.averaging is not None:
-            said += ", but for the mean of the weights, which is taken over another tail"
+            said += ", except that the weights are averaged over a different tail"
     elif rate == "last":
         changes += ["training.schedule=constant", f"training.optimizer.learning_rate={base * ended_at!r}"]
         said = f"it stays at {number(base * ended_at)}, where the {kind} schedule ended at step {saved.step:,}"
     else:
         said = (
-            f"the {kind} schedule had come to {ended_at:.0%} of {number(base)} at step {saved.step:,}; one of "
-            f"{total:,} steps stands at {goes_on_at:.0%} there and goes on from that, so this is not the same as "
+            f"the {kind} schedule was at {ended_at:.0%} of {number(base)} at step {saved.step:,}; a schedule over "
+            f"{total:,} steps is at {goes_on_at:.0%} there and continues from that, so this run differs from "
             f"{total:,} steps from the start (--rate last keeps {number(base * ended_at)})"
         )
     return Longer(run, run.recipe.with_changes(changes), name or f"{run.name}-{str(whole).replace(' ', '-')}", said)
 
 
 def begin(longer: Longer, runs: Path) -> None:
-    """The longer run's folder, up to where it goes on from; to be resumed. Left alone, if it is there already."""
+    """Create the longer run's folder at the point where it continues, ready to be resumed. An existing one is kept."""
     folder, before = runs / longer.name, longer.before
     origin = {"run": str(before.folder), "step": before.checkpoint("last").step, "recipe_hash": before.mark}
     run = Run(folder, longer.recipe)
     if (folder / "run.json").exists():
         if run.facts.get("continued_from", {}).get("recipe_hash") != before.mark or run.mark != longer.recipe.hash:
-            raise UserError(f"{folder} exists, and is not {before.name} continued: give this run another --name")
+            raise UserError(f"{folder} exists and does not continue {before.name}: give this run another --name")
         if run.has_checkpoints:
             return
     else:
-        facts = {key: value for key, value in before.facts.items() if key not in _ITS_OWN}
+        facts = {key: value for key, value in before.facts.items() if key not in _NOT_COPIED}
         looks = {"test_scored": _scored_on_test(before)} if _scored_on_test(before) else {}
         Run.create(folder, longer.recipe, "cpu", **{**facts, **looks, "continued_from": origin})
     with run.locked():
@@ -105,20 +104,20 @@ def begin(longer: Longer, runs: Path) -> None:
         run.append_metrics(lines)
         if before.has_best:
             run.save_best(before.checkpoint("best"))
-        run.save_checkpoint(_taken_up(before.checkpoint("last"), len(lines)))
+        run.save_checkpoint(_not_ended(before.checkpoint("last"), len(lines)))
 
 
-def _taken_up(saved: Checkpoint, lines: int) -> Checkpoint:
-    """As it was, but that it has not ended."""
+def _not_ended(saved: Checkpoint, lines: int) -> Checkpoint:
+    """The checkpoint, marked as not ended."""
     standing = ReplicaState.from_json(saved.facts["standing"])
     standing.lines = lines
-    if standing.ended is not None:  # its patience was over, and begins again
+    if standing.ended is not None:  # its patience was over: start counting again
         standing.ended, standing.evaluations_since_best = None, 0
     return dataclasses.replace(saved, facts={"standing": standing.as_json()})
 
 
 def _scored_on_test(run: Run) -> int:
-    """How often test was looked at, but for what the metrics tell: those are copied, and counted again."""
+    """How often test was scored, without the scores in the metrics, which are copied and counted again."""
     watched = [{parsed(name).split for name in line.get("scores", ())} for line in run.metrics()]
     return max(0, int(run.facts.get("test_scored", 0)) - sum(any(map(is_test, splits)) for splits in watched))
 
@@ -126,10 +125,10 @@ def _scored_on_test(run: Run) -> int:
 def _why_not(run: Run) -> str:
     status = run.status
     if status.is_diverged:
-        return f"it {status}; train it anew with a lower training.optimizer.learning_rate or a longer warm-up"
+        return f"it {status}; train it again with a lower training.optimizer.learning_rate or a longer warm-up"
     if status.state is State.IMPORTED:
         return "nothing was trained yet: headway train --resume trains it"
-    return f"it has not ended ({status}): first go on with it by headway train … --resume"
+    return f"it has not ended ({status}): resume it first with headway train … --resume"
 
 
 def check_apart(longer: Sequence[Longer]) -> None:

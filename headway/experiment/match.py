@@ -1,5 +1,5 @@
-"""Pictures and captions that a user brings to be matched: pictures by path, folder or out of a run's own data; captions
-by text or file.
+"""Finds the pictures and captions that a user wants matched: pictures by path, folder or from a run's own data,
+captions as text or from a file.
 """
 
 import re
@@ -19,12 +19,12 @@ from headway.scoring.pictures.borrowed_matcher import open_borrowed
 from headway.scoring.pictures.matching import Matcher, Shown
 from headway.tasks.abilities import MatchesPictures
 
-MOST_PICTURES = 5_000
+MAX_PICTURES = 5_000
 _OF_SPLIT = re.compile(r"(?P<split>[\w-]+):(?P<first>\d+)(\.\.(?P<last>\d+))?")
 
 
 def matcher_by_name(name: str, runs: Path, which: str = "auto") -> tuple[Matcher, Run | None]:
-    """Of a run, or of a folder that others wrote; and the run, where it is one."""
+    """The matcher of a run, or of a pretrained model's folder; and the run, if it is one."""
     folder = Path(name).expanduser()
     if any((place / "run.json").exists() for place in (runs / name, folder)):
         run = open_run(name, runs)
@@ -33,11 +33,11 @@ def matcher_by_name(name: str, runs: Path, which: str = "auto") -> tuple[Matcher
     if folder.is_dir():
         return open_borrowed(folder), None
     known = run_names(runs) if runs.is_dir() else []
-    raise UserError(f"there is neither a run nor a folder of a model '{name}'{did_you_mean(name, known)}")
+    raise UserError(f"'{name}' is neither a run nor a model folder{did_you_mean(name, known)}")
 
 
 def pictures_named(names: Sequence[str], run: Run | None) -> list[Shown]:
-    """Files, folders of them, or pictures of a run's own data: test:3, test:0..15."""
+    """Pictures from files, folders, or a run's own data: test:3, test:0..15."""
     found: list[Shown] = []
     for name in names:
         path = Path(name).expanduser()
@@ -45,8 +45,10 @@ def pictures_named(names: Sequence[str], run: Run | None) -> list[Shown]:
             files = sorted(one for one in path.rglob("*") if is_picture(one))
             if not files:
                 raise UserError(f"there are no pictures in the folder '{name}'")
-            if len(files) > MOST_PICTURES:
-                raise UserError(f"'{name}' has {len(files):,} pictures; at most {MOST_PICTURES:,} are matched at once")
+            if len(files) > MAX_PICTURES:
+                raise UserError(
+                    f"'{name}' has {len(files):,} pictures; at most {MAX_PICTURES:,} can be matched at once"
+                )
             found += [_opened(one) for one in files]
         elif (of_split := _OF_SPLIT.fullmatch(name)) and not path.exists():
             found += _of_split(run, of_split["split"], int(of_split["first"]), of_split["last"])
@@ -58,30 +60,30 @@ def pictures_named(names: Sequence[str], run: Run | None) -> list[Shown]:
 def look_at_picture(
     run: Run, image: str, caption: str, show: str, layer: int | None, head: int | None, which: str = "auto"
 ) -> tuple[Picture, dict[str, Any]]:
-    """What `headway look --image` shows: the picture, and what it says in numbers."""
+    """What `headway look --image` shows: the picture, and its numbers."""
     if show not in ("heads", "gradients"):
-        raise UserError(f"--show {show}: of a picture and its caption there are heads and gradients")
+        raise UserError(f"--show {show}: a picture with a caption has only heads and gradients")
     if show == "gradients" and (layer, head) != (None, None):
-        raise UserError("gradients go through the whole model: they have no --layer and no --head")
+        raise UserError("gradients cover the whole model: leave out --layer and --head")
     task, shown = tasks.able(run, MatchesPictures), pictures_named([image], run)
     if len(shown) != 1:
-        raise UserError(f"look takes one picture, and '{image}' are {len(shown)}")
+        raise UserError(f"look takes one picture, but '{image}' gives {len(shown)}")
     maps = task.look_at(run, load_usable(run, which)[0], shown[0], caption)
     return maps.draw(show, layer, head), {"run": str(run.folder), "show": show, **maps.as_json()}
 
 
 def captions_named(given: Sequence[str]) -> list[str]:
-    """Each is a caption; or a text file, which has one on every line."""
+    """Captions: given directly, or as text files with one caption per line."""
     found: list[str] = []
     for one in given:
         try:
             is_file = one.endswith((".txt", ".tsv", ".csv")) and Path(one).expanduser().is_file()
-        except (OSError, ValueError):  # no name that a file could have
+        except (OSError, ValueError):  # not a valid file name
             is_file = False
         if is_file:
             found += [line.strip() for line in read_text(Path(one).expanduser()).splitlines() if line.strip()]
         elif re.fullmatch(r"\S+\.txt", one):
-            raise UserError(f"there is no file of captions '{one}'")
+            raise UserError(f"there is no caption file '{one}'")
         else:
             found.append(one)
     return found
@@ -100,14 +102,14 @@ def _opened(path: Path) -> Shown:
 
 def _of_split(run: Run | None, split: str, first: int, last: str | None) -> list[Shown]:
     if run is None:
-        raise UserError(f"{split}:{first} is a picture of a run's own data, and this model is no run: give files")
+        raise UserError(f"{split}:{first} needs a run's own data, and this model is not a run: give picture files")
     tasks.able(run, MatchesPictures)
     task = tasks.load_for(run)
     assert isinstance(task, MatchesPictures)
     places = range(first, int(last) + 1) if last else [first]
     if not places:
-        raise UserError(f"{split}:{first}..{last} is empty: the last comes before the first")
-    if len(places) > MOST_PICTURES:
-        raise UserError(f"{split}:{first}..{last}: at most {MOST_PICTURES:,} pictures are matched at once")
+        raise UserError(f"{split}:{first}..{last} is empty: the last number is smaller than the first")
+    if len(places) > MAX_PICTURES:
+        raise UserError(f"{split}:{first}..{last}: at most {MAX_PICTURES:,} pictures can be matched at once")
     run.count_looks_at_test([split])
     return task.shown(split, places)

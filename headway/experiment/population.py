@@ -1,4 +1,4 @@
-"""Populations with more replicas than fit in memory: how many train at once, and the rest in turns."""
+"""Trains populations that may not fit in memory: measures how many replicas fit, and trains the rest in turns."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ def train_in_turns(
     listeners: Sequence[Listener] = (),
     together: int | None = None,
 ) -> list[Run]:
-    """Train these recipes as populations of `together` replicas; without it, as many at once as the device holds.
+    """Train these recipes as populations of `together` replicas; without it, of as many as the device holds.
 
-    What fits is measured on a step of training. Where memory runs out all the same, in an evaluation or because others
-    use the device, the rest goes on in halves. Gives the runs in the order of their names; after Ctrl-C, those that
-    were trained by then.
+    The largest population is measured with a training step. If memory still runs out, in an evaluation or because other
+    programs use the device, the rest continues in halves. Returns the runs in the order of their names; after Ctrl-C,
+    those that were trained by then.
     """
     with started() as processes:
         turns = Turns(recipes, tuple(names), runs, resume, listeners, processes)
@@ -45,7 +45,7 @@ def train_in_turns(
 
 @dataclasses.dataclass
 class Turns:
-    """Replicas that are trained some at a time; a run is known by its place in the list."""
+    """Replicas that are trained a few at a time; a run is identified by its index."""
 
     recipes: Sequence[Recipe]
     names: tuple[str, ...]
@@ -54,11 +54,11 @@ class Turns:
     listeners: Sequence[Listener]
     processes: Processes
     size: int = 1
-    """How many at a time."""
+    """Replicas per turn."""
     made: dict[int, Run] = dataclasses.field(default_factory=dict)
 
     def check(self) -> None:
-        """All of them, before the first turn is taken."""
+        """Check all replicas before the first turn."""
         with self.processes.together():
             check_population(self.recipes)
             check_names(self.names)
@@ -71,20 +71,20 @@ class Turns:
                 check_new(self.runs / name)
 
     def measured(self, together: int | None) -> int:
-        """How many go at a time: as many as fit, or as are asked for."""
+        """How many replicas per turn: as many as fit, or as requested."""
         size = min(together, len(self.recipes)) if together else len(self.recipes)
-        if len(self.recipes) == 1 or self.processes.world > 1:  # several would measure several answers
+        if len(self.recipes) == 1 or self.processes.world > 1:  # several processes could measure different sizes
             return size
         fits, reason = capacity(self.recipes, size)
         if together and fits < size:
             raise UserError(
-                f"{size} replicas do not fit on the device; the largest population that does is {fits}: {reason}"
+                f"{size} replicas do not fit on the device; the largest population that fits is {fits}: {reason}"
             )
         self._tell(Noted(of=self.names, text=reason))
         return fits
 
     def take(self) -> list[Run]:
-        """One turn after the other, to the last or to Ctrl-C."""
+        """Take one turn after the other, until the last or Ctrl-C."""
         groups = [list(range(len(self.names)))]
         if self.resume and self.processes.world == 1:
             groups = ended_apart([self.runs / name for name in self.names])
@@ -102,9 +102,10 @@ class Turns:
         return [self.made[k] for k in sorted(self.made)]
 
     def _trained(self, turn: list[int]) -> list[Run] | None:
-        """None: they did not fit. (The error is forgotten here, which held on to what filled the memory.)"""
+        """Train one turn; None if it did not fit. (The error is dropped here: it refers to the tensors that filled the
+        memory.)"""
         names = [self.names[k] for k in turn]
-        # Turns that were never begun have nothing to resume; what was begun was so before, or did not fit just now.
+        # Only turns that were started before, or just did not fit, have something to resume.
         here = self.processes.is_writer and any((self.runs / name).exists() for name in names)
         (begun,) = self.processes.agree(here)
         resume = begun or (self.resume and not self.made)
@@ -118,7 +119,7 @@ class Turns:
     def _halve(self, turn: list[int]) -> None:
         free_memory()
         self.size = -(-len(turn) // 2)
-        text = f"the memory was full: going on with {self.size} at a time, from what was saved"
+        text = f"out of memory: continuing with {self.size} replicas at a time, from the last checkpoints"
         self._tell(Warned(of=tuple(self.names[k] for k in turn), text=text))
 
     def _tell(self, event: Event) -> None:
@@ -126,22 +127,22 @@ class Turns:
 
 
 def idle_gpus(asked: str, replicas: int, gpus: int) -> str | None:
-    """What stands still though there is work for it, and how it is put to use. A population is one process, which has
-    one GPU; who asks for cuda:1 knows that."""
+    """A note about GPUs that stay idle, with a way to use them. A population is one process on one GPU; whoever asked
+    for cuda:1 knows that."""
     if gpus < 2 or replicas < 2 or ":" in asked:
         return None
     return (
-        f"one of {gpus} GPUs trains all {replicas} replicas; a study deals its runs out over all of them: "
+        f"one of {gpus} GPUs trains all {replicas} replicas; a study distributes its runs over all GPUs: "
         "headway study run FILE"
     )
 
 
 def capacity(recipes: Sequence[Recipe], wanted: int, share: float | None = None) -> Capacity:
-    """How many of these replicas fit at once, found by a step of one and a step of two where that is a question.
-    `share`: of the memory of the device; None = this process's own."""
+    """How many of these replicas fit at once, found with training steps of one and two replicas if it is in doubt.
+    `share`: the share of the device's memory that may be used; None = this process's own."""
     recipe = recipes[0]
     setting = settings.choose(recipe.training, recipe.model.width)
-    plain = dataclasses.replace(setting, compiled=False, recorded=False)  # the same memory or more, in less time
+    plain = dataclasses.replace(setting, compiled=False, recorded=False)  # needs as much memory or more, in less time
     task = tasks.load(recipe)
 
     def step_with(replicas: int) -> None:

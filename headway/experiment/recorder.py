@@ -1,4 +1,4 @@
-"""What the loop reports, written into each member's run folder: by and by, or beside the training."""
+"""Writes what the training loop reports into each run folder, at once or in a background thread."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from headway.training.setting import Setting
 
 
 class Writer:
-    """Does what it is told at once. On a CPU, a thread beside the training would take the cores that compute."""
+    """Writes at once. Used on a CPU, where a background thread would compete with the training for cores."""
 
     def __init__(self, processes: Processes):
         self.processes = processes
@@ -23,19 +23,19 @@ class Writer:
         self.processes.write(do)
 
     def finish(self) -> None:
-        """Everything is on the disk afterwards, or the error that kept it from there is raised."""
+        """Wait until everything is on the disk; raises the error if something could not be written."""
 
     def close(self) -> None:
-        """However training ended."""
+        """Release resources, however training ended."""
 
 
 class WriterBeside(Writer):
-    """Does it in a thread, one thing after the other. On a GPU five hundred steps take seconds, and waiting for
-    checksums and disks would take a fifth of them. An error is raised at one of the next orders, or at the end."""
+    """Writes in a background thread, in order. On a GPU, five hundred steps take seconds, and waiting for checksums and
+    disks would take a fifth of that. Errors are raised at one of the next calls, or at the end."""
 
     def __init__(self, processes: Processes, at_most: int):
         super().__init__(processes)
-        self.at_most = at_most  # orders that wait: each may hold a copy of a replica
+        self.at_most = at_most  # waiting tasks: each may hold a copy of a replica
         self.thread = ThreadPoolExecutor(1, "headway-writer")
         self.orders: deque[Future[None]] = deque()
 
@@ -58,7 +58,7 @@ def writer_for(setting: Setting, processes: Processes, replicas: int) -> Writer:
 
 
 class RunRecorder:
-    """Writes down what the loop reports, and announces it."""
+    """Records and announces what the loop reports."""
 
     def __init__(
         self, population: Population, members: list[Run], announce: Callable[[Event], str | None], writer: Writer
@@ -74,7 +74,7 @@ class RunRecorder:
         self.announce(Logged(of=of, lines=lines))
         scored = [Scored(of=of, step=line["step"], scores=line["scores"]) for line in lines if "scores" in line]
         answers = [self.announce(event) for event in scored]
-        # Only the writer has listeners, and all processes must end a replica at the same step.
+        # Only the writer has listeners, but all processes must stop a replica at the same step.
         return next(filter(None, answers), None) if self.processes.world == 1 else None
 
     def checkpoint(self, replica: int, step: int) -> None:

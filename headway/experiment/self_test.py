@@ -1,9 +1,8 @@
-"""Tests the audits on a user's own recipe: every fault that can show in it is planted, and the audit meant for it
-should catch it.
+"""Tests the audits on a user's own recipe: plants every fault that it can show, and checks that the right audit fails.
 
-First the clean recipe is looked at: an audit that fails without any fault sees nothing with one. Then fault after fault
-is put in, at the recipe's own sizes and on its own data; what it touches is made again, and the audit that is meant for
-it is asked. Where that one is silent all others of its subject are asked, and whether the fault changes anything here.
+First the clean recipe is audited: an audit that fails without a fault cannot detect one. Then each fault is planted, at
+the recipe's own sizes and on its own data; what it affects is built again, and the audit meant for it is run. If that
+audit passes, all other audits of its subject are run, and whether the fault changes anything here is checked.
 """
 
 import tempfile
@@ -18,7 +17,7 @@ from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault
 from headway.core.errors import UserError, did_you_mean
 from headway.core.format import duration
-from headway.experiment.testbeds import TESTBEDS, Testbed, TestbedSetup, carried_out
+from headway.experiment.testbeds import TESTBEDS, Testbed, TestbedSetup, report_or_reason
 from headway.recipe.recipe import Recipe
 
 Outcome = Literal["seen", "not seen", "cannot show"]
@@ -27,14 +26,14 @@ WORSE = ("pass", "warn", "fail")
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one fault."""
+    """The result of one fault."""
 
     fault: Fault
     outcome: Outcome
     sentence: str
-    """Of the audit that is meant for it; or the reason why it cannot show here."""
+    """What the audit meant for the fault says, or why the fault cannot show here."""
     instead: tuple[str, ...] = ()
-    """Other audits that saw it, where the one meant for it did not."""
+    """Other audits that detected it, if the one meant for it did not."""
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -51,7 +50,7 @@ class Trial:
 
 
 def chosen(only: str | None) -> list[Fault]:
-    """All faults; or those of this name, of this kind, or that this audit is meant for."""
+    """All faults, or those with this name, of this kind, or meant for this audit."""
     all_ = faults()
     for fault in all_:
         AUDITS.find(fault.caught_by)
@@ -65,7 +64,7 @@ def chosen(only: str | None) -> list[Fault]:
 
 
 class SelfTest:
-    """Of one recipe."""
+    """The self-test of one recipe."""
 
     def __init__(self, recipe: Recipe, asked: Sequence[Fault], folder: Path):
         self.recipe, self.asked = recipe, list(asked)
@@ -81,11 +80,11 @@ class SelfTest:
         return [fault for fault in self.asked if self.why_not(fault) is None]
 
     def why_not(self, fault: Fault) -> str | None:
-        """What is missing for it to show here, as far as one can tell without trying."""
+        """Why a fault cannot show here, as far as that is known without trying; None if it may."""
         return fault.why_not(self.recipe) or self.testbed_of(fault).why_not(fault)
 
     def clean(self, tell: Callable[[str], object] = lambda text: None) -> Report:
-        """What audits find without any fault, as far as faults are to be tried on them."""
+        """The findings without any fault, of the audits that will be tested."""
         report = Report()
         for testbed in dict.fromkeys(map(self.testbed_of, self.to_try)):
             tell(f"without a fault: audits of {', '.join(testbed.subjects)}")
@@ -93,13 +92,13 @@ class SelfTest:
         return report
 
     def seconds(self) -> float:
-        """That the faults will take, about: each what its audit took without it, and as much again for what is made."""
+        """Estimated seconds: twice each audit's time without a fault, plus half a second."""
         used = dict.fromkeys(map(self.testbed_of, self.to_try))
         took = {f.audit: f.seconds for testbed in used for f in testbed.clean.findings}
         return sum(0.5 + 2 * took.get(fault.caught_by, 0.0) for fault in self.to_try)
 
     def trials(self) -> Iterator[Trial]:
-        """One after the other, in the order of the library."""
+        """Try one fault after the other, in the order of the library."""
         for fault in self.asked:
             began = time.perf_counter()
             outcome, sentence, instead = self._tried(fault)
@@ -111,26 +110,26 @@ class SelfTest:
         testbed, meant = self.testbed_of(fault), AUDITS.find(fault.caught_by)
         clean = testbed.clean.finding(meant.name)
         if clean is None:
-            why = testbed.clean.not_run.get(meant.name, "it is not asked of such a recipe")
+            why = testbed.clean.not_run.get(meant.name, "it does not apply to such a recipe")
             return "cannot show", f"{meant.name} does not apply: {why}", ()
         if clean.verdict == "fail":
-            return "cannot show", f"{meant.name} fails without it: {clean.sentence}", ()
-        found = carried_out(meant, lambda: testbed.look(fault, [meant]))
+            return "cannot show", f"{meant.name} fails even without it: {clean.sentence}", ()
+        found = report_or_reason(meant, lambda: testbed.look(fault, [meant]))
         if isinstance(found, str):
-            return "cannot show", f"with it nothing runs any more: {found}", ()
+            return "cannot show", f"with this fault nothing runs: {found}", ()
         here = found.finding(meant.name)
         if here is not None and _worse(here, clean):
             return "seen", here.sentence, ()
-        others = carried_out(meant, lambda: testbed.look(fault))
+        others = report_or_reason(meant, lambda: testbed.look(fault))
         if not isinstance(others, str):
             instead = [f for f in others.findings if _worse(f, testbed.clean.finding(f.audit))]
             if instead:
-                said = found.not_run.get(meant.name) or (here.sentence if here else "it said nothing")
+                said = found.not_run.get(meant.name) or (here.sentence if here else "it reported nothing")
                 more = f"; {instead[0].audit}: {instead[0].sentence}"
                 return "not seen", f"{said}{more}", tuple(f.audit for f in instead)
         if not testbed.changes_something(fault):
-            return "cannot show", "it changes nothing here", ()
-        said = here.sentence if here is not None else found.not_run.get(meant.name, "it said nothing")
+            return "cannot show", "it changes nothing in this recipe", ()
+        said = here.sentence if here is not None else found.not_run.get(meant.name, "it reported nothing")
         return "not seen", said, ()
 
 
@@ -140,13 +139,13 @@ def _worse(finding: Finding, clean: Finding | None) -> bool:
 
 @dataclass(frozen=True)
 class Tested:
-    """What a self-test gave."""
+    """The result of a self-test."""
 
     clean: Report
-    """What audits find without any fault, as far as faults were to be tried on them."""
+    """The findings without any fault, of the audits that were tested."""
     trials: Sequence[Trial]
     stopped: bool = False
-    """By Ctrl-C: there would have been more."""
+    """Interrupted by Ctrl-C before all faults were tried."""
 
     def by(self, outcome: Outcome) -> list[Trial]:
         return [trial for trial in self.trials if trial.outcome == outcome]
@@ -165,7 +164,7 @@ def self_test(
     tell: Callable[[str], object] = lambda text: None,
     show: Callable[[Trial, int], object] = lambda trial, of: None,
 ) -> Tested:
-    """Of a recipe. Nothing is written to the user's folders; after Ctrl-C, it is what was tried so far."""
+    """Run a recipe's self-test. Writes nothing to the user's folders; after Ctrl-C, returns what was tried so far."""
     trials: list[Trial] = []
     clean = Report()
     with tempfile.TemporaryDirectory(prefix="headway-self-test-") as folder:
@@ -177,6 +176,6 @@ def self_test(
                 trials.append(trial)
                 show(trial, len(test.asked))
         except KeyboardInterrupt:
-            tell(f"stopped after {len(trials)} of {len(test.asked)} faults; none of them is left")
+            tell(f"stopped after {len(trials)} of {len(test.asked)} faults; all faults were removed again")
             return Tested(clean, trials, stopped=True)
     return Tested(clean, trials)

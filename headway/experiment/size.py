@@ -1,10 +1,10 @@
-"""Whether a model fits in memory at all, told before anything is allocated.
+"""Checks whether a model fits in memory, before anything is allocated.
 
-Its parameters are counted on torch's meta device, where tensors have shapes and no numbers. A stack of hundreds of
-layers would take a while even there, so it is built with one, two and three, and the rest follows from those. What
-training needs at the least (weights, their gradients, a vector for each token of a batch) is set beside the memory that
-there is; what is more than that is refused, with both numbers. What it needs at the most is guessed from above: where
-that fits many times, nobody has to try it.
+Parameters are counted on torch's meta device, where tensors have shapes but no data. Building hundreds of layers would
+take a while even there, so one, two and three are built and the rest is extrapolated. The least that training needs
+(weights, gradients, one vector per token of a batch) is compared with the device's memory; if it is more, the recipe is
+refused with both numbers. The most that training may need is estimated from above: if that fits several times over,
+nothing has to be measured.
 """
 
 from collections.abc import Iterator
@@ -21,29 +21,29 @@ from headway.recipe.recipe import Recipe
 from headway.tasks.task import Task
 
 FLOAT = 4
-"""Bytes; weights stay float32, whatever products are computed in."""
-MANY = 8
-"""Layers, above which they are counted by what one more of them costs."""
+"""Bytes per parameter: weights stay float32, whatever precision the products use."""
+MAX_COUNTED_LAYERS = 8
+"""With more layers than this, their parameters are extrapolated from the cost of one more layer."""
 UNCOUNTABLE = 2**62
-SURELY = 100
-"""Bytes for each parameter of a rough guess: what is far below the memory then need not be counted."""
+ROUGH_BYTES = 100
+"""Bytes per parameter of a rough estimate. If it is below the memory, parameters need not be counted."""
 
 DEPTH_OF_LISTS = 64
-"""Layers, at most, where a list says what each of them is."""
+"""Layers assumed at most if a list gives each layer's kind."""
 VECTORS_OF_A_LAYER = 60
-"""That are kept of each token until gradients are there: projections, a feed-forward net of four widths with a gate,
+"""Vectors stored per token for the backward pass: projections, a gated feed-forward layer of four times the width,
 gates of a recurrence, norms, dropout, and both precisions of all these."""
 COPIES = 8
-"""Of weights (gradients, memories of the optimizer, averages); of the scores of attention and of logits."""
+"""Copies of the weights (gradients, optimizer state, averages), of attention scores, and of logits."""
 
 
 def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) -> None:
-    """A UserError in words where the weights of a recipe, with what training needs beside them, cannot fit."""
-    if _has_weights_of_others(recipe):
+    """Raise a UserError if a recipe's weights, and what training them needs, cannot fit."""
+    if _is_pretrained(recipe):
         return
     there, training = memory_of(device), recipe.training
-    # Most models are small, and torch takes seconds to learn about its meta device.
-    is_small = SURELY * replicas * _at_most(recipe, task) < there
+    # Most models are small, and torch takes seconds to load its meta device.
+    is_small = ROUGH_BYTES * replicas * _parameters_at_most(recipe, task) < there
     parameters = 0 if is_small else parameters_of_recipe(recipe, task)
     weights = replicas * parameters * 2 * FLOAT
     vectors = replicas * (task.tokens_per_step // training.accumulate) * recipe.model.width * FLOAT
@@ -54,18 +54,16 @@ def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) 
     needs = f"{_bytes(weights)} for weights and their gradients" if weights >= vectors else ""
     if vectors > weights:
         tokens = f"{task.tokens_per_step // training.accumulate:,} tokens"
-        needs = (
-            f"{_bytes(vectors)} for one vector for each of {tokens} of a batch (training.batch, training.accumulate)"
-        )
+        needs = f"{_bytes(vectors)} for one vector per token, {tokens} in a batch (training.batch, training.accumulate)"
     where = "this machine" if device.type == "cpu" else str(device)
     count = f"{parameters:,}" if parameters < UNCOUNTABLE else f"more than {UNCOUNTABLE:,}"
-    raise UserError(f"{many}{count} parameters need at least {needs}, and {where} has {_bytes(there)}")
+    raise UserError(f"{many}{count} parameters need at least {needs}, but {where} has {_bytes(there)}")
 
 
 def needed_at_most(recipe: Recipe, task: Task) -> int | None:
-    """Bytes that one replica takes in a step of training: too many rather than too few. None where nothing here can
-    tell: of weights of others, and of parts that somebody else wrote."""
-    if _has_weights_of_others(recipe) or plugins.used_by(recipe):
+    """An upper estimate of the bytes that one replica needs in a training step. None for pretrained weights and for
+    plugin code, whose needs are unknown."""
+    if _is_pretrained(recipe) or plugins.used_by(recipe):
         return None
     widest = max(recipe.model.width, *(size for _, size in _sizes(recipe.model)))
     heads = max((size for name, size in _sizes(recipe.model) if name.endswith("heads")), default=1)
@@ -73,36 +71,36 @@ def needed_at_most(recipe: Recipe, task: Task) -> int | None:
     row, accumulate = task.longest_row, recipe.training.accumulate
     tokens = max(task.tokens_per_step, recipe.training.batch * row) // accumulate + row
     of_a_token = layers * (VECTORS_OF_A_LAYER * widest + COPIES * heads * row) + COPIES * task.data.tokenizer.size
-    return FLOAT * (COPIES * _at_most(recipe, task) + tokens * of_a_token)
+    return FLOAT * (COPIES * _parameters_at_most(recipe, task) + tokens * of_a_token)
 
 
-def _has_weights_of_others(recipe: Recipe) -> bool:
-    """Which are as large as their files."""
+def _is_pretrained(recipe: Recipe) -> bool:
+    """Whether the model's size is given by weight files."""
     return recipe.model.trained_first is not None or recipe.model.own_tokenizer is not None
 
 
 def parameters_of_recipe(recipe: Recipe, task: Task) -> int:
-    """Of one replica; nothing is allocated."""
-    deep = [(path, depth) for path, depth in _depths(recipe.model) if depth > MANY]
+    """The parameters of one replica, counted without allocating them."""
+    deep = [(path, depth) for path, depth in _depths(recipe.model) if depth > MAX_COUNTED_LAYERS]
     shallow = dict.fromkeys((path for path, _ in deep), 1)
     count = least = _counted(task, recipe, shallow)
     for path, depth in deep:
         two, three = (_counted(task, recipe, shallow | {path: depths}) for depths in (2, 3))
-        # Where every layer begins with something of all others, as in some decoders, the steps grow, evenly.
+        # In some decoders each layer reads all layers before it, so each adds more, by a constant amount.
         step, growth = two - least, three - 2 * two + least
         count += (depth - 1) * step + (depth - 1) * (depth - 2) // 2 * growth
     return count
 
 
-def _at_most(recipe: Recipe, task: Task) -> int:
-    """Parameters, roughly, and rather too many: every layer a few squares of its width, or of what else is large."""
+def _parameters_at_most(recipe: Recipe, task: Task) -> int:
+    """A rough upper estimate of the parameters: a few squares of the width, or of the largest size, per layer."""
     width, sizes = recipe.model.width, [size for _, size in _sizes(recipe.model)]
     depth = sum(depth for _, depth in _depths(recipe.model)) or DEPTH_OF_LISTS
     return 16 * depth * width * max(width, *sizes) + 4 * width * (task.data.tokenizer.size + max(width, *sizes))
 
 
 def _sizes(spec: Spec) -> Iterator[tuple[str, int]]:
-    """Every whole number in a model's spec, by its name, but how often something is repeated."""
+    """Every integer in a model's spec with its name, except numbers of layers."""
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         for one in value if isinstance(value, list) else [value]:
@@ -113,7 +111,7 @@ def _sizes(spec: Spec) -> Iterator[tuple[str, int]]:
 
 
 def _depths(spec: Spec, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Every number of layers in a model's spec, by its path. A list of mixers has as many as stand in it."""
+    """Every number of layers in a model's spec, by its path. A list of mixers gives its own number of layers."""
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         if isinstance(value, Spec):
@@ -130,7 +128,7 @@ def _counted(task: Task, recipe: Recipe, depths: dict[tuple[str, ...], int]) -> 
     try:
         with torch.device("meta"):
             built = smaller.build([recipe.seed], "meta")
-    except (RuntimeError, OverflowError, TypeError, ValueError):  # more numbers than 64 bits can count
+    except (RuntimeError, OverflowError, TypeError, ValueError):  # more elements than 64 bits can count
         return UNCOUNTABLE
     return sum(p.numel() for p in built.parameters())
 
@@ -141,7 +139,7 @@ def _changed(spec: Any, path: tuple[str, ...], value: int) -> Any:
 
 
 def memory_of(device: torch.device) -> int:
-    """All of it, whoever else uses it now: what is more than that fits at no time."""
+    """The device's total memory, used or free: anything larger can never fit."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return memory_of_machine()

@@ -1,8 +1,8 @@
-"""Where faults are planted to see whether audits catch them: a model, a population, data, a run that was scored.
+"""Testbeds in which faults are planted to see whether audits detect them: a model, a population, data, a scored run.
 
-Each testbed is made of a recipe once, clean; a fault is then put into what it can touch, and only that is made again. A
-testbed gives what audits find (`look`), and `trace`: what else there is to be seen of it, number by number. Where both
-are the same with a fault as without, the fault changes nothing in this recipe.
+Each testbed is built from a recipe once, without faults; a fault is then planted, and only what it can affect is built
+again. `look` gives the findings of audits, and `trace` every number that can be observed. If both are the same with and
+without a fault, the fault changes nothing in this recipe.
 """
 
 import shutil
@@ -39,20 +39,20 @@ from headway.training.setting import Setting
 from headway.training.update import Update
 
 STEPS = 3
-"""Of training, after which a model is looked at: enough for all that trains to have moved."""
+"""Training steps before a model is audited: enough for everything trainable to have moved."""
 SHORT = ("training.duration=40 steps", "training.evaluate_every=10 steps", "training.checkpoint_every=40 steps")
-"""What becomes of a recipe's training where a whole run is needed."""
+"""Changes to a recipe's training where a whole run is needed."""
 EVALUATED, SCORED = 4000, 20_000
-"""Tokens, of such a run."""
+"""Tokens evaluated during such a run, and scored after it."""
 
 ROUNDING = 1e-5
-"""Of the largest number: what another kernel may differ by."""
+"""Tolerance relative to the largest number, for differences between kernels."""
 
 NO_FAULT = Fault("none", "", "")
 
 
 class TestbedSetup:
-    """What all testbeds share: a recipe, its data, and a folder that is thrown away afterwards."""
+    """What all testbeds share: a recipe, its data, and a temporary folder."""
 
     def __init__(self, recipe: Recipe, folder: Path):
         self.recipe, self.folder = recipe, folder
@@ -60,11 +60,11 @@ class TestbedSetup:
         self.task: Task = tasks.load(recipe)
 
     def members(self, recipe: Recipe) -> list[Recipe]:
-        """Some that differ in their seed."""
+        """Copies of the recipe with different seeds."""
         return [recipe.model_copy(update={"seed": recipe.seed + k}) for k in range(MEMBERS)]
 
     def trained(self, recipes: Sequence[Recipe]) -> list[dict[str, Tensor]]:
-        """Their weights after a few steps, side by side, of real training."""
+        """The weights of these recipes after a few real training steps, as one population."""
         setting = Setting(torch.device(self.device), torch.float32, False, False, ())
         population, sampler = assemble(recipes, replace(self.task, recipe=recipes[0]), setting)
         alive = torch.ones(len(recipes), dtype=torch.bool, device=self.device)
@@ -82,13 +82,13 @@ class TestbedSetup:
 
 class Testbed(ABC):
     subjects: Sequence[str]
-    """Of the audits that it is for."""
+    """The subjects of the audits that it tests."""
 
     def __init__(self, setup: TestbedSetup):
         self.setup = setup
 
     def why_not(self, fault: Fault) -> str | None:
-        """What is missing for the fault to be put in, or None."""
+        """Why the fault cannot be planted here; None if it can."""
         return None
 
     @cached_property
@@ -96,7 +96,7 @@ class Testbed(ABC):
         return self.look(NO_FAULT)
 
     def changes_something(self, fault: Fault) -> bool:
-        """Whether anything at all is other than without the fault."""
+        """Whether anything observable differs from the clean testbed."""
         with_it = self.trace(fault)
         return len(with_it) != len(self.clean_trace) or not all(map(_same, with_it, self.clean_trace))
 
@@ -106,21 +106,21 @@ class Testbed(ABC):
 
     @abstractmethod
     def look(self, fault: Fault, audits: Sequence[Audit] | None = None) -> Report:
-        """What audits (or these) find, with this fault."""
+        """What audits find with this fault; all audits, or these."""
 
     @abstractmethod
     def trace(self, fault: Fault) -> list[Any]:
-        """Tensors and numbers that tell whether it is there."""
+        """Tensors and numbers that a fault may change."""
 
 
 class ModelTestbed(Testbed):
-    """A model after a few steps, alone."""
+    """A single model after a few steps."""
 
     subjects = ("model",)
 
     def look(self, fault: Fault, audits: Sequence[Audit] | None = None) -> Report:
         with self._probe(fault) as probe:
-            return audit_model(probe, None if audits is None else _with_grounds(audits, audits_of(probe)))
+            return audit_model(probe, None if audits is None else _with_dependencies(audits, audits_of(probe)))
 
     @contextmanager
     def _probe(self, fault: Fault) -> Iterator[Probe]:
@@ -141,7 +141,7 @@ class ModelTestbed(Testbed):
             yield probe
 
     def trace(self, fault: Fault) -> list[Any]:
-        """Everything that a model can be asked: in both modes, with padding, in pieces; its loss and what it reads."""
+        """All outputs of the model: in both modes, with padding, in pieces; its loss, weights and batch."""
         with self._probe(fault) as probe, torch.no_grad():
             excerpt = probe.excerpt(4, 64)
             padded = probe.padded()
@@ -163,7 +163,7 @@ class ModelTestbed(Testbed):
 
 
 class PopulationTestbed(Testbed):
-    """Models of several seeds after a few steps, side by side and each alone."""
+    """Models of several seeds after a few steps, together and each alone."""
 
     subjects = ("population",)
 
@@ -189,7 +189,7 @@ class PopulationTestbed(Testbed):
 
 
 class DataTestbed(Testbed):
-    """The recipe's own data, as audits look at them; and what training reads of them."""
+    """The recipe's own data, and the batches that training reads."""
 
     subjects = ("data",)
 
@@ -200,7 +200,7 @@ class DataTestbed(Testbed):
     def why_not(self, fault: Fault) -> str | None:
         if fault.of is None or any(isinstance(given, fault.of) for given, _ in self.sets):
             return None
-        return f"it is one of {fault.kind}, which these data have not"
+        return f"it needs {fault.kind}, which these data do not have"
 
     def look(self, fault: Fault, audits: Sequence[Audit] | None = None) -> Report:
         report = Report()
@@ -216,14 +216,14 @@ class DataTestbed(Testbed):
 
     def trace(self, fault: Fault) -> list[Any]:
         if fault.of is not None:
-            return [fault.name]  # data are changed by what changes data
+            return [fault.name]  # a fault of the data always changes something
         with planted(fault):
             batch: Any = self.setup.task.sampler([self.setup.recipe.seed], "cpu").at(0)
             return [batch.inputs, batch.targets]
 
 
 class RunTestbed(Testbed):
-    """A short training in a folder that is thrown away, with its curve and its scores."""
+    """A short training in a temporary folder, with its curve and scores."""
 
     subjects = ("scores", "training", "baselines")
 
@@ -245,7 +245,7 @@ class RunTestbed(Testbed):
         self.count += 1
         with without_audits():
             (run,) = train([recipe], [f"run-{self.count}"], self.setup.folder / "runs")
-        if run.status.is_interrupted:  # which the loop takes for a wish to end well
+        if run.status.is_interrupted:  # the loop ends normally on Ctrl-C
             raise KeyboardInterrupt
         return run
 
@@ -256,7 +256,7 @@ class RunTestbed(Testbed):
     def look(self, fault: Fault, audits: Sequence[Audit] | None = None) -> Report:
         with self._made(fault) as run, torch.no_grad():
             task = tasks.load_for(run)
-            # Of much data, audits of real runs have time to count parts only.
+            # With much data, audits of real runs only have time to score parts of it.
             seconds = 1e3 if self.recipe.data == self.setup.recipe.data else 0.0
             population = scored_population([run], task, [run.checkpoint("auto")])
             (scored,) = replace(population, seconds=seconds).members
@@ -264,7 +264,7 @@ class RunTestbed(Testbed):
 
     @contextmanager
     def _made(self, fault: Fault) -> Iterator[Run]:
-        """The run with this fault; trained anew, where the fault is one of training."""
+        """The run with this fault; trained again if it is a fault of the training."""
         changed = self.recipe.with_changes(fault.recipe) if fault.recipe else self.recipe
         clean = None if fault.trains else self.run
         with planted(fault):
@@ -288,7 +288,7 @@ TESTBEDS: Sequence[type[Testbed]] = (ModelTestbed, PopulationTestbed, DataTestbe
 
 @contextmanager
 def without_audits() -> Iterator[None]:
-    """Short trainings are looked at afterwards, by the audits that are asked for."""
+    """Skip the audits at the end of short trainings; the self-test runs those that it needs."""
     patches = Patches()
     try:
         patches.setattr(training, "audit_runs", lambda runs, task: [Report()] * len(runs))
@@ -297,21 +297,21 @@ def without_audits() -> Iterator[None]:
         patches.undo()
 
 
-def carried_out(meant: Audit, look: Callable[[], Report]) -> Report | str:
-    """What was found; or why the audit, or one that it rests on, does not run any more."""
+def report_or_reason(meant: Audit, look: Callable[[], Report]) -> Report | str:
+    """The report; or why the audit, or one that it depends on, no longer runs."""
     try:
         found = look()
     except UserError as problem:
         return str(problem)
     except Exception as error:
-        return f"{type(error).__name__}: {(str(error).splitlines() or ['nothing more is known'])[0]}"
+        return f"{type(error).__name__}: {(str(error).splitlines() or ['no further details'])[0]}"
     names = {meant.name} if found.finding(meant.name) else {f.audit for f in found.findings}
     broken = (f.sentence for f in found.findings if f.audit in names and f.sentence.startswith(NOT_CARRIED_OUT))
     return next((sentence.partition(": ")[2] for sentence in broken), found)
 
 
-def _with_grounds(wanted: Sequence[Audit], all_: Sequence[Audit]) -> list[Audit]:
-    """These, and those that they rest on."""
+def _with_dependencies(wanted: Sequence[Audit], all_: Sequence[Audit]) -> list[Audit]:
+    """These audits, and those that they depend on."""
     names = {one.name for one in wanted}
     for one in reversed(all_):
         if one.name in names:

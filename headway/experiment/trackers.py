@@ -1,11 +1,11 @@
-"""Curves for people who watch them elsewhere: TensorBoard, trackio, MLflow. Asked for with --track, beside the recipe.
+"""Sends metrics to experiment trackers: TensorBoard, trackio, MLflow. Chosen with --track, not in the recipe.
 
     runs/tracked/tensorboard/NAME/    event files, one folder per run
     runs/tracked/trackio/             trackio's database (TRACKIO_DIR, if that is set)
     runs/tracked/mlflow.db            MLflow's database (MLFLOW_TRACKING_URI, if that is set)
 
-The run folder stays the truth, and whatever a tracker lacks is taken from there: a run that is resumed, or tracked from
-its second half on, has its whole curve. A tracker that fails is reported once and left alone; training goes on.
+The run folder remains the reference, and whatever a tracker lacks is read from it: a run that is resumed, or tracked
+only from its middle on, has its whole curve. A tracker that fails is reported once and dropped; training continues.
 """
 
 import contextvars
@@ -28,7 +28,7 @@ from headway.run.folder import Run, open_run
 from headway.scoring.score import Score
 
 POINTS_PER_CURVE = 1000
-"""Of the losses of single steps a tracker gets about so many; every evaluation; the run folder has them all."""
+"""About how many losses of single steps a tracker gets. It gets every evaluation; the run folder has everything."""
 
 
 class Point(NamedTuple):
@@ -40,7 +40,7 @@ class Tracker(Protocol):
     """One run in one tracker."""
 
     def start(self, run: Run, resumed: bool) -> int:
-        """Begin, or go on where the same run ended; gives the last step that is already there, or -1."""
+        """Start tracking, or continue the same run. Returns the last step that the tracker already has, or -1."""
         ...
 
     def metrics(self, points: Sequence[Point]) -> None: ...
@@ -55,7 +55,7 @@ class TensorBoard:
     def start(self, run: Run, resumed: bool) -> int:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Readers forget the points from purge_step on that older files hold, so what follows is the whole curve.
+        # purge_step=0 makes readers drop all points of older files, since the whole curve is written again.
         self.writer = SummaryWriter(str(self.folder / run.name), purge_step=0, flush_secs=10)
         self.writer.add_text("recipe", _as_block(annotated(run.recipe)), 0)
         return -1
@@ -80,11 +80,11 @@ class Trackio:
         self.folder = folder / "trackio"
 
     def start(self, run: Run, resumed: bool) -> int:
-        os.environ.setdefault("TRACKIO_DIR", str(self.folder.resolve()))  # trackio looks once, when it is imported
+        os.environ.setdefault("TRACKIO_DIR", str(self.folder.resolve()))  # trackio reads it once, on import
         import trackio  # pyright: ignore[reportMissingImports]
         from trackio.sqlite_storage import SQLiteStorage  # pyright: ignore[reportMissingImports]
 
-        # trackio has one current run and ends it when the next begins; in a context of its own, each is the first.
+        # trackio ends its current run when another starts; in its own context, each is the first.
         self.run = contextvars.copy_context().run(
             trackio.init,
             project=self.PROJECT,
@@ -111,13 +111,13 @@ class Trackio:
 
 class MLflow:
     EXPERIMENT = "headway"
-    AT_ONCE = 1000  # metrics that MLflow takes in one call
+    AT_ONCE = 1000  # MLflow's limit of metrics per call
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def start(self, run: Run, resumed: bool) -> int:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody asked for a message to the outside
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # send nothing without being asked
         from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
         from mlflow.entities import Param  # pyright: ignore[reportMissingImports]
 
@@ -179,20 +179,18 @@ KINDS = {
 
 
 class Tracking:
-    """Listens to trainings and tells every tracker asked for, each run apart; none of them can stop the training."""
+    """A listener that passes events to every chosen tracker. No tracker can stop the training."""
 
     def __init__(self, names: Sequence[str], runs: Path, listeners: Sequence[Listener] = ()):
         self.names, self.folder, self.listeners = list(dict.fromkeys(names)), runs / "tracked", listeners
         for name in self.names:
             if name not in KINDS:
-                raise UserError(f"there is no tracker '{name}'{did_you_mean(name, KINDS)}")
+                raise UserError(f"unknown tracker '{name}'{did_you_mean(name, KINDS)}")
             missing = [package for package in KINDS[name].packages if importlib.util.find_spec(package) is None]
             if missing:
-                raise UserError(
-                    f"--track {name} needs {' and '.join(missing)}, not installed: pip install 'headway[{name}]'"
-                )
+                raise UserError(f"--track {name} needs {' and '.join(missing)}: pip install 'headway[{name}]'")
         self.live: dict[str, dict[str, Tracker]] = {}
-        """By the tracker's name and the run's."""
+        """Trackers, by their name and the run's."""
         self.known: dict[str, dict[str, int]] = {}
         """The last step that each tracker has of each run."""
         self.runs: dict[str, Run] = {}
@@ -243,7 +241,7 @@ class Tracking:
         tracker.end(status)
 
     def _points(self, lines: Sequence[Mapping[str, Any]], after: int) -> list[Point]:
-        """Lines of metrics.jsonl under the names trackers group by: train/loss, valid/loss."""
+        """Lines of metrics.jsonl under names by which trackers group: train/loss, valid/loss."""
         points = []
         for line in lines:
             step = line["step"]
@@ -257,13 +255,13 @@ class Tracking:
 
     def _safely(self, name: str, action: Callable[[], None]) -> None:
         try:
-            with redirect_stdout(io.StringIO()):  # trackio and MLflow talk, and stdout is for scores and JSON
+            with redirect_stdout(io.StringIO()):  # trackio and MLflow print, but stdout is for scores and JSON
                 action()
-        except Exception as problem:  # whatever it is: somebody else's code, and not worth a training run
+        except Exception as problem:  # an error in a tracker must not end the training
             self.live.pop(name, None)
             self.names.remove(name)
             said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            text = f"{name} failed and is no longer told anything, training goes on: {said}"
+            text = f"{name} failed and is no longer used; training continues: {said}"
             tell(self.listeners, Warned(of=tuple(self.runs), text=text))
 
 
@@ -276,10 +274,10 @@ def _finite(value: float) -> bool:
 
 
 def _identity(run: Run) -> str:
-    """Which run this is, wherever its folder is moved and whoever else uses its name."""
+    """An identifier of this run that does not depend on its folder, and differs for other runs of the same name."""
     made_of = f"{run.name}\n{run.facts.get('created')}\n{run.recipe.hash}"
     return hashlib.sha256(made_of.encode()).hexdigest()[:24]
 
 
 def _as_block(text: str) -> str:
-    return "\n".join("    " + line for line in text.splitlines())  # Markdown for "as it is"
+    return "\n".join("    " + line for line in text.splitlines())  # a code block in Markdown

@@ -1,7 +1,7 @@
-"""From recipes to finished runs: data → model → loop → run folders → scores.
+"""Trains recipes into finished runs: data → model → loop → run folders → scores.
 
-`train` takes one recipe or several that differ only in what replicas may differ in, and trains them as one population.
-Each member gets a run folder of its own, the same as if it had been trained alone. `Training` is that, in its order:
+`train` takes one recipe, or several that differ only in what replicas may differ in, and trains them as one population.
+Each member gets its own run folder, the same as if it had been trained alone. The steps of `Training`, in order:
 prepare, assemble, open, restore, run, finish.
 """
 
@@ -50,9 +50,9 @@ def train(
     resume: bool = False,
     listeners: Sequence[Listener] = (),
 ) -> list[Run]:
-    """Train these recipes as one population, to the end or to Ctrl-C, and score them. Gives their run folders.
+    """Train these recipes as one population, to the end or to Ctrl-C, and score them. Returns their run folders.
 
-    Under torchrun every process calls this; the first one writes, and the others have nothing to read until it is over.
+    Under torchrun every process calls this. Only the first one writes, and the others read nothing until it is over.
     """
     with started() as processes, ExitStack() as held:
         train_first(recipes, listeners)
@@ -60,8 +60,8 @@ def train(
 
 
 def train_first(recipes: Sequence[Recipe], listeners: Sequence[Listener] = ()) -> None:
-    """What these begin with and nobody has trained yet, each once: it is kept among the caches (`recipe/trained.py`).
-    A training that was stopped goes on where it stands."""
+    """Train the recipes that these start from, unless they were trained before; each is stored in the cache
+    (`recipe/trained.py`). An interrupted one resumes."""
     ended = (State.FINISHED, State.STOPPED)
     starts = {start.folder: start for one in recipes if (start := one.model.trained_first) is not None}
     for folder, start in starts.items():
@@ -74,11 +74,11 @@ def train_first(recipes: Sequence[Recipe], listeners: Sequence[Listener] = ()) -
         if run.status.is_interrupted:
             raise KeyboardInterrupt
         if run.status.state not in ended:
-            raise UserError(f"{start.called}, which is to be trained first, came to no good end: {run.status}")
+            raise UserError(f"{start.called}, which must be trained first, did not finish: {run.status}")
 
 
 class Training:
-    """One population, from its recipes to its scores."""
+    """The training of one population, from recipes to scores."""
 
     task: Task
     population: Population[Trainable]
@@ -113,7 +113,7 @@ class Training:
         return self.members
 
     def prepare(self) -> None:
-        """Everything that can be wrong is found before anything is made."""
+        """Find everything that may be wrong before anything is created."""
         with self.processes.together():
             check_population(self.recipes)
             check_names(self.names)
@@ -128,7 +128,7 @@ class Training:
             self.written = self.members if self.processes.is_writer else []
             if self.resume:
                 check_reopened(self.written)
-            for run in () if self.resume else self.written:  # all of them before the first is made
+            for run in () if self.resume else self.written:  # check all before the first is created
                 check_new(run.folder)
         known_as = self.members[0].facts.get("corpus") if self.resume else None
         recipe = going_on(self.members[0]) if self.resume else self.recipe
@@ -142,7 +142,7 @@ class Training:
         self.population, self.sampler = assembly.assemble(self.recipes, self.task, self.setting, self.processes)
 
     def open(self) -> None:
-        """Run folders, made or found, and nobody else's meanwhile."""
+        """Create or find the run folders, and lock them."""
         vocabularies = self.task.vocabularies
         with self.processes.together():
             found = [run for run in self.written if run.folder.exists()]
@@ -152,18 +152,18 @@ class Training:
             for run in self.written:
                 self.held.enter_context(run.locked())
             for run in found:
-                run.keep_tokenizers(vocabularies)  # made again where they were lost
+                run.keep_tokenizers(vocabularies)  # restores lost ones
             self.announce.open()
 
     def _facts(self) -> dict[str, Any]:
-        """What every member's folder tells of all of them."""
+        """Facts about the population, stored in every member's folder."""
         model, task = self.population.model, self.task
         cost = {**counts_of(model), "flops_per_step": task.flops_per_step, "counts": count_parameters(model).as_json()}
         seeds = {"population": [r.seed for r in self.recipes]} if len(self.recipes) > 1 else {}
         return {**cost, "tokens_per_step": task.tokens_per_step, **seeds}
 
     def restore(self) -> None:
-        """Everyone as last saved, where there is something to resume; and the loop that goes on from there."""
+        """Restore the last saved state when resuming, and set up the loop."""
         saved: list[Checkpoint] = []
         with self.processes.together():
             saved = newest_checkpoints(self.written, self.announce.warn) if self.resume else []
@@ -172,7 +172,7 @@ class Training:
             replica_state.lines = len(run.metrics())
         model = self.population.model
         self.writer = writer_for(self.setting, self.processes, len(self.members))
-        self.held.callback(self.writer.close)  # before the locks are let go
+        self.held.callback(self.writer.close)  # before the locks are released
         self.loop = Loop(
             model,
             self.population.optimizer,
@@ -195,23 +195,23 @@ class Training:
             self.held.callback(self.loop.compiling.stop)
         if self.loop.warmup >= self.loop.total:
             steps = f"{self.loop.warmup:,} steps"
-            self.announce.warn(f"training ends in the warm-up ({steps}): the full rate is never reached")
+            self.announce.warn(f"training ends during warm-up ({steps}): the full learning rate is never reached")
 
     def auto_compile(self) -> AutoCompile | None:
-        """What may compile the training, and where the step at which it did so is written down."""
+        """Set up compiling during training, and recording the step from which compiled code is used."""
         device = self.setting.device
         noted = [run.facts["compiled_from"] for run in self.written if "compiled_from" in run.facts]
         at, way = max(map(tuple, noted)) if self.resume and noted else (None, "whole")
 
         def note(step: int, way: str) -> None:
-            for run in self.written:  # in its turn: before any checkpoint of what follows
+            for run in self.written:  # queued, so that it is stored before any later checkpoint
                 self.writer(lambda run=run: run.note(compiled_from=[step, way]))
 
         def tell(text: str) -> None:
             self.announce(Noted(of=self.names, text=text))
 
-        if isinstance(self.sampler, SamplerOfShapes) and at is None:  # there may be dozens of them
-            return tell("not compiled: batches have several lengths, and each would have to be compiled by itself")
+        if isinstance(self.sampler, SamplerOfShapes) and at is None:  # there may be dozens of lengths
+            return tell("not compiled: batches have several lengths, and each would have to be compiled separately")
         return AutoCompile(
             kind_of_step(self.recipe, self.population.model, self.sampler, self.task.tokens_per_step, self.setting),
             self.loop.total,
@@ -233,7 +233,7 @@ class Training:
         self.announce(Trained(of=self.names))
 
     def finish(self) -> None:
-        """Score what was kept, note how each run ended, and audit it: no score is shown before that."""
+        """Score the stored weights, record how each run ended, and audit it, before any score is shown."""
         population, processes = self.population, self.processes
         if population.averages is not None:
             population.averages.take_over()
@@ -246,7 +246,7 @@ class Training:
             side_by_side([partial(self._note_end, run, state) for run, state in states])
         all_scores: list[list[Score]] = []
         if population.parallel.takes_part:
-            population.model.eval()  # in float32, whatever was trained in: the same that `headway score` gives later
+            population.model.eval()  # in float32 whatever the training used, so `headway score` gives the same later
             all_scores = self.task.score(population.model, self.task.scored_splits)
         with processes.together():
             scored = zip(self.written, all_scores, strict=False)
@@ -267,13 +267,13 @@ class Training:
         run.note(weights=run.weights())
         run.save_scores(scores)
         if not self.loop.interrupted:
-            # Who watches test while training has looked at it, too.
+            # Evaluating on test during training counts as looking at it.
             watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
             run.count_looks_at_test(self.task.scored_splits, *watched, once_for="training")
 
     def _title(self, step: int) -> list[str]:
         members, model = self.members, self.population.model
-        many = f", {len(members)} replicas trained as one" if len(members) > 1 else ""
+        many = f", {len(members)} replicas trained as one population" if len(members) > 1 else ""
         return [
             f"{members[0].folder}{f' … {members[-1].name}' if len(members) > 1 else ''}"
             + (f": resuming at step {step}" if step else ""),
@@ -284,7 +284,7 @@ class Training:
 
 
 def _load_task(recipe: Recipe, processes: Processes, known_as: str | None) -> Task:
-    """The writer first: what it prepared the others find in the cache."""
+    """Load the task, the writer first, so that the others find its prepared data in the cache."""
     task: Task | None = None
     for turn in (True,) if processes.world == 1 else (True, False):
         with processes.together():
@@ -297,7 +297,7 @@ def _load_task(recipe: Recipe, processes: Processes, known_as: str | None) -> Ta
 
 
 def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[Any, Checkpoint]:
-    """The trained model of a run, as a population of one, and the checkpoint it came from."""
+    """The trained model of a run, as a population of one, and its checkpoint."""
     saved = run.checkpoint(which)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = tasks.of(run.recipe).rebuild(run, device)
@@ -307,23 +307,23 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
 
 
 def load_usable(run: Run, which: str = "auto") -> tuple[Any, Checkpoint]:
-    """The same, to be asked something. What is left of a training that diverged has no answers, and that is said."""
+    """Load a model for evaluation. Refuses the weights of a diverged training."""
     model, saved = load_model(run, which)
     check_usable(run, saved)
     return model, saved
 
 
 def check_usable(run: Run, saved: Checkpoint) -> None:
-    """Refused is what was left of a training that diverged."""
+    """Refuse the weights of a diverged training."""
     status = run.status
     if status.is_diverged and saved.step >= (status.step or 0):
-        other = "; --checkpoint best has the best before it" if run.has_best else ""
-        remedy = "train it anew with a lower training.optimizer.learning_rate or a longer warm-up"
-        raise UserError(f"{run.name} {status}: there is nothing to ask it; {remedy}{other}")
+        other = "; --checkpoint best has the best weights before that" if run.has_best else ""
+        remedy = "train it again with a lower training.optimizer.learning_rate or a longer warm-up"
+        raise UserError(f"{run.name} {status}: its weights cannot be used; {remedy}{other}")
 
 
 def counts_of(model: Trainable) -> dict[str, int]:
-    """How many parameters it has; and how many of them are trained, where those are not all."""
+    """The number of parameters, and of trained parameters if not all are trained."""
     whole, trained = parameters_of(model), trained_parameters_of(model)
     return {"parameters": whole} | ({"trained_parameters": trained} if trained < whole else {})
 

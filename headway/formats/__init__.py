@@ -1,1 +1,1 @@
-"""Model formats of other programs, read and written."""
+"""Reads and writes model formats of other libraries."""

@@ -1,12 +1,12 @@
-"""BERT's format beside ours: names of weights, keys of config.json, and what has no counterpart.
+"""Reads and writes BERT's format: names of weights, keys of config.json, and what has no counterpart.
 
     ours                                     BERT's
     embedding                                embeddings.word_embeddings
-    layers.0.mixer.project.together          encoder.layer.0.attention.self.query, .key, .value    (one below the other)
+    layers.0.mixer.project.together          encoder.layer.0.attention.self.query, .key, .value    (concatenated)
 
-RoBERTa, ELECTRA and DistilBERT are the same encoder under other names (`FAMILIES`). RoBERTa's positions begin at 2, for
-reasons of its own: its first two vectors, which no token ever gets, are left out on the way in and are zeros on the way
-out. Both directions read the same tables.
+RoBERTa, ELECTRA and DistilBERT are the same encoder under other names (`FAMILIES`). RoBERTa's positions start at 2; its
+first two position embeddings, which no token ever uses, are dropped when reading and written as zeros. Both directions
+use the same tables.
 """
 
 import re
@@ -26,45 +26,45 @@ from headway.nn.attention import AttentionSpec
 
 
 class Renamed(NamedTuple):
-    """A module with a weight, and mostly a bias, under both names. Several of theirs stand below each other in ours."""
+    """A module with a weight, and mostly a bias, under both names. Several of theirs are concatenated in ours."""
 
     ours: str
     theirs: tuple[str, ...]
     outputs: str
-    """The size of one of theirs, in the letters of `_sizes`."""
+    """The output size of each of theirs, in the letters of `_sizes`."""
     inputs: str | None = None
     bias: bool = True
 
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """How one family of models writes itself down."""
+    """The format of one family of models."""
 
     class_name: str
-    """What transformers calls the bare encoder."""
+    """The class of the bare encoder in transformers."""
     prefix: str
-    """Of all names of the encoder, where a head was saved with it."""
+    """Prefix of all names of the encoder in models saved with a head."""
     layer: str
-    """Before the names of a layer."""
+    """Prefix of the names of a layer."""
     around: tuple[Renamed, ...]
     in_a_layer: tuple[Renamed, ...]
     keys: tuple[Key, ...]
     activation: str = "hidden_act"
     types: str | None = "type_vocab_size"
-    """The key that says how many segments there are; None = it has none."""
+    """The key with the number of segments; None = it has none."""
     after_padding: bool = False
-    """Whether positions begin behind the number of the padding token, and not at 0."""
+    """Whether positions start after the padding token's number, instead of at 0."""
     eps: str | None = "layer_norm_eps"
-    """The key of what the norms add under the root; None = always 1e-12."""
+    """The key of the norms' epsilon; None = always 1e-12."""
     pooler: bool = True
-    """Whether the bare encoder has one."""
+    """Whether the bare encoder has a pooler."""
 
     def first_position(self, padding: int | None) -> int:
-        """The row of the position table that the first token gets."""
+        """The row of the position table that the first token uses."""
         return (1 if padding is None else padding) + 1 if self.after_padding else 0
 
     def maps(self, model: EncoderSpec) -> Iterator[Renamed]:
-        """Of an encoder of this shape, without its pooler."""
+        """The modules of an encoder of this shape, without its pooler."""
         yield from self.around
         for n in range(model.layers):
             for one in self.in_a_layer:
@@ -73,18 +73,18 @@ class EncoderFamily:
 
 
 _WORDS = Renamed("embedding", ("embeddings.word_embeddings",), "V", "D", bias=False)
-_PLACES = Renamed("positions.table", ("embeddings.position_embeddings",), "T", "D", bias=False)
+_POSITIONS = Renamed("positions.table", ("embeddings.position_embeddings",), "T", "D", bias=False)
 _NORM = Renamed("embedding_norm", ("embeddings.LayerNorm",), "D")
 _TYPES = Renamed("segments.table", ("embeddings.token_type_embeddings",), "S", "D", bias=False)
 POOLER = Renamed("pooler.dense", ("pooler.dense",), "D", "D")
-GUESSES = "cls.predictions."
+MASKED_HEAD = "cls.predictions."
 TRANSFORM = (
-    Renamed("transform.into", (f"{GUESSES}transform.dense",), "D", "D"),
-    Renamed("transform.norm", (f"{GUESSES}transform.LayerNorm",), "D"),
+    Renamed("transform.into", (f"{MASKED_HEAD}transform.dense",), "D", "D"),
+    Renamed("transform.norm", (f"{MASKED_HEAD}transform.LayerNorm",), "D"),
 )
-"""What guesses hidden tokens, with a number for every token (`GUESSES` + bias) and the embedding table."""
+"""The head that predicts masked tokens, with a bias per token (`MASKED_HEAD` + bias) and the embedding table."""
 OUTPUT_BIAS = "output_bias"
-OF_GUESSES = tuple(f"{one.ours}.{kind}" for one in TRANSFORM for kind in ("weight", "bias"))
+MASKED_HEAD_WEIGHTS = tuple(f"{one.ours}.{kind}" for one in TRANSFORM for kind in ("weight", "bias"))
 
 _BERT_LAYER = (
     Renamed("mixer.project.together", tuple(f"attention.self.{part}" for part in ("query", "key", "value")), "D", "D"),
@@ -120,7 +120,7 @@ _DISTILBERT_KEYS = (
     Key("dropout", ("dropout",), 0.1),
     Key("attention_dropout", ("mixer", "dropout"), 0.1),
 )
-_AROUND = (_WORDS, _PLACES, _TYPES, _NORM)
+_AROUND = (_WORDS, _POSITIONS, _TYPES, _NORM)
 _ROBERTA = EncoderFamily(
     "RobertaModel", "roberta.", "encoder.layer.", _AROUND, _BERT_LAYER, _BERT_KEYS, after_padding=True
 )
@@ -137,7 +137,7 @@ FAMILIES: dict[str, EncoderFamily] = {
         "DistilBertModel",
         "distilbert.",
         "transformer.layer.",
-        (_WORDS, _PLACES, _NORM),
+        (_WORDS, _POSITIONS, _NORM),
         _DISTILBERT_LAYER,
         _DISTILBERT_KEYS,
         activation="activation",
@@ -146,27 +146,27 @@ FAMILIES: dict[str, EncoderFamily] = {
         pooler=False,
     ),
 }
-"""By the `model_type` of config.json."""
+"""By the `model_type` in config.json."""
 
-BUFFERS = re.compile(r".*(position_ids|token_type_ids)")  # which older versions of transformers saved among the weights
+BUFFERS = re.compile(r".*(position_ids|token_type_ids)")  # older versions of transformers saved these
 _KINDS = ("weight", "bias")
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 
 
 def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping[str, Any]) -> Taken:
-    """The weights of the encoder, and of its pooler where there is one; all must be there and must fit."""
+    """The weights of the encoder, and of its pooler if it has one, after checking that they are complete and fit."""
     family, vocabulary = FAMILIES[config["model_type"]], config["vocab_size"]
     first = family.first_position(config.get("pad_token_id"))
-    found = {_today(name): tensor for name, tensor in tensors.items() if not BUFFERS.fullmatch(name)}
+    found = {_current_name(name): tensor for name, tensor in tensors.items() if not BUFFERS.fullmatch(name)}
     with_prefix = any(name.startswith(family.prefix) for name in found)
     own = {n.removeprefix(family.prefix): t for n, t in found.items() if n.startswith(family.prefix) or not with_prefix}
     left = list(dict.fromkeys(n.split(".")[0] for n in found if with_prefix and not n.startswith(family.prefix)))
     maps = list(family.maps(model))
     if any(name.startswith("pooler.") for name in own):
         maps.append(POOLER)
-    places = f"{_PLACES.theirs[0]}.weight"
+    places = f"{_POSITIONS.theirs[0]}.weight"
     sizes = _sizes(model, vocabulary)
-    if places in own:  # a shorter context takes the first of them
+    if places in own:  # a shorter context uses the first positions
         sizes["T"] = max(config.get("max_position_embeddings", 512), sizes["T"] + first)
     check_fit(own, _shapes(maps, sizes), f"a {family.class_name} of {model.layers} layers")
     weights = {}
@@ -174,37 +174,40 @@ def from_bert(tensors: Mapping[str, Tensor], model: EncoderSpec, config: Mapping
         for kind in ("weight", "bias") if one.bias else ("weight",):
             parts = [own[f"{name}.{kind}"].float() for name in one.theirs]
             weights[f"{one.ours}.{kind}"] = torch.cat(parts) if len(parts) > 1 else parts[0]
-    if any(name.startswith(GUESSES) for name in found) and _is_tied(found, weights["embedding.weight"]):
-        weights |= _guessing(found, sizes)
+    if any(name.startswith(MASKED_HEAD) for name in found) and _is_tied(found, weights["embedding.weight"]):
+        weights |= _masked_head(found, sizes)
     weights["positions.table.weight"] = weights["positions.table.weight"][first : first + model.context].contiguous()
     return Taken(weights, left)
 
 
 def _is_tied(found: Mapping[str, Tensor], embedding: Tensor) -> bool:
-    """Whether tokens are guessed by the embedding table, as here; a head with a table of its own has no place."""
-    table = found.get(f"{GUESSES}decoder.weight")
+    """Whether the output matrix is the embedding table, as here. A head with its own matrix is not supported."""
+    table = found.get(f"{MASKED_HEAD}decoder.weight")
     return table is None or torch.equal(table.float(), embedding)
 
 
-def _guessing(found: Mapping[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
-    """The head of a model that was pre-trained to guess hidden tokens."""
-    output = {f"{GUESSES}decoder.weight", f"{GUESSES}decoder.bias"}  # the embedding table, and the bias once more
-    own = {name: t for name, t in found.items() if name.startswith(GUESSES) and name not in output}
-    bias = f"{GUESSES}bias"
-    if bias not in own and f"{GUESSES}decoder.bias" in found:
-        own[bias] = found[f"{GUESSES}decoder.bias"]
+def _masked_head(found: Mapping[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
+    """The pretrained head for masked tokens."""
+    output = {
+        f"{MASKED_HEAD}decoder.weight",
+        f"{MASKED_HEAD}decoder.bias",
+    }  # copies of the embedding table and of the bias
+    own = {name: t for name, t in found.items() if name.startswith(MASKED_HEAD) and name not in output}
+    bias = f"{MASKED_HEAD}bias"
+    if bias not in own and f"{MASKED_HEAD}decoder.bias" in found:
+        own[bias] = found[f"{MASKED_HEAD}decoder.bias"]
     check_fit(own, {**_shapes(list(TRANSFORM), sizes), bias: [sizes["V"]]}, "the head of a BertForMaskedLM")
     made = {f"{one.ours}.{kind}": own[f"{one.theirs[0]}.{kind}"].float() for one in TRANSFORM for kind in _KINDS}
     return {**made, OUTPUT_BIAS: own[bias].float()}
 
 
 def to_masked_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int) -> dict[str, Tensor]:
-    """The weights of a model that guesses hidden tokens, under the names of a BertForMaskedLM."""
+    """The weights of a masked language model, under the names of a BertForMaskedLM."""
     encoder = {
         f"{FAMILIES['bert'].prefix}{name}": tensor for name, tensor in to_bert(weights, model, padding, "bert").items()
     }
     head = {f"{one.theirs[0]}.{kind}": weights[f"{one.ours}.{kind}"] for one in TRANSFORM for kind in _KINDS}
-    return {**encoder, **head, f"{GUESSES}bias": weights[OUTPUT_BIAS]}
+    return {**encoder, **head, f"{MASKED_HEAD}bias": weights[OUTPUT_BIAS]}
 
 
 def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, model_type: str) -> dict[str, Tensor]:
@@ -213,17 +216,17 @@ def to_bert(weights: Mapping[str, Tensor], model: EncoderSpec, padding: int, mod
     maps = [*family.maps(model), *((POOLER,) if f"{POOLER.ours}.weight" in weights else ())]
     for one in maps:
         for kind in ("weight", "bias") if one.bias else ("weight",):
-            if one == _TYPES and f"{one.ours}.{kind}" not in weights:  # one segment, which says nothing
+            if one == _TYPES and f"{one.ours}.{kind}" not in weights:  # a single segment type adds nothing
                 made[f"{one.theirs[0]}.{kind}"] = torch.zeros(1, model.width)
                 continue
             parts = weights[f"{one.ours}.{kind}"].chunk(len(one.theirs))
             made |= {f"{name}.{kind}": part.contiguous() for name, part in zip(one.theirs, parts, strict=True)}
     before = torch.zeros(family.first_position(padding), model.width)
-    places = f"{_PLACES.theirs[0]}.weight"
+    places = f"{_POSITIONS.theirs[0]}.weight"
     return {**made, places: torch.cat((before, made[places]))}
 
 
-def _today(name: str) -> str:
+def _current_name(name: str) -> str:
     for old, new in _OLD_NAMES:
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name
@@ -268,29 +271,29 @@ ALWAYS: dict[str, Any] = {
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:
-    """Whether a model of one of these families goes into our encoder; else transformers has a form for it."""
+    """Whether Headway's own encoder can represent a model of these families; otherwise it runs in transformers."""
     activation = config.get(FAMILIES[config["model_type"]].activation, "gelu")
     return activation in ACTIVATIONS and config.get("embedding_size") in (None, config.get("hidden_size"))
 
 
 def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, Any]:
-    """The model part of a recipe from config.json, still to be validated. `separator`: the token behind a text."""
+    """The model part of a recipe from config.json, still to be validated. `separator`: the token after each text."""
     family = FAMILIES[config["model_type"]]
     wrong = [
-        f"{key}: {config[key]!r}, where only {only!r} has a form here"
+        f"{key}: {config[key]!r}; only {only!r} is supported"
         for key, only in ALWAYS.items()
         if config.get(key, only) != only
     ]
     activation = config.get(family.activation, "gelu")
     if activation not in ACTIVATIONS:
         wrong.append(
-            f"{family.activation}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}"
+            f"{family.activation}: '{activation}' is not supported{did_you_mean(str(activation), ACTIVATIONS)}"
         )
     if (own := config.get("embedding_size")) is not None and own != config.get("hidden_size"):
-        wrong.append(f"embedding_size: {own}, where only hidden_size ({config.get('hidden_size')}) has a form here")
+        wrong.append(f"embedding_size: {own}; only hidden_size ({config.get('hidden_size')}) is supported")
     if wrong:
         raise UserError(
-            "config.json asks for what Headway's encoders do not do:\n" + "\n".join(f"  {w}" for w in wrong)
+            "config.json needs what Headway's encoders do not support:\n" + "\n".join(f"  {w}" for w in wrong)
         )
     tree: dict[str, Any] = {
         "positions": {"kind": "learned"},
@@ -305,18 +308,18 @@ def model_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, An
     tree["context"] -= family.first_position(config.get("pad_token_id"))
     if family.types is not None:
         count = config.get(family.types, 2)
-        if family.after_padding and count != 1:  # RoBERTa's tokenizers tell no text from another
+        if family.after_padding and count != 1:  # RoBERTa's tokenizers do not distinguish two texts
             separator = None
         tree["segments"] = {"kind": "separated", "separator": separator, "count": count}
     return tree
 
 
 def config_of(model: EncoderSpec, vocabulary: int, padding: int, model_type: str) -> dict[str, Any]:
-    """config.json for a model that `why_not` has nothing against."""
+    """config.json for a model accepted by `why_not`."""
     family = FAMILIES[model_type]
     tree: dict[str, Any] = model.model_dump(mode="json") | {
         "mixer": model.mixers[0].model_dump(mode="json")
-    }  # all are alike
+    }  # all layers have the same
     tree["feedforward"]["hidden"] = model.feedforward.hidden_units(model.width)
     tree["context"] += family.first_position(padding)
     activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feedforward.kind)
@@ -334,27 +337,27 @@ def config_of(model: EncoderSpec, vocabulary: int, padding: int, model_type: str
 
 
 def why_not(model: Any) -> list[str]:
-    """Everything about a model that BERT has no form for, in words."""
+    """Everything about a model that BERT cannot represent, one sentence each."""
     if not isinstance(model, EncoderSpec):
-        return [f"model.kind: BERT is an encoder, and a {model.kind} is none"]
+        return [f"model.kind: BERT is an encoder, and a {model.kind} is not"]
     mixer = model.mixers[0]
     if not isinstance(mixer, AttentionSpec) or any(other != mixer for other in model.mixers):
-        return ["model.mixer: BERT's layers are attention, and all alike"]
+        return ["model.mixer: all of BERT's layers are the same attention"]
     feedforward, norm = model.feedforward, model.norm
     asked = (
         (
             model.positions.kind == "learned",
-            f"positions: BERT learns a vector per position, not {model.positions.kind}",
+            f"positions: BERT learns an embedding per position, not {model.positions.kind}",
         ),
-        (mixer.fusion.kind == "concat", f"mixer.fusion: BERT concatenates its heads, and has no {mixer.fusion.kind}"),
-        (mixer.similarity.is_product, f"mixer.similarity: BERT compares by products, not {mixer.similarity.kind}"),
-        (mixer.window is None, f"mixer.window: BERT sees the whole text, not only {mixer.window} slots"),
+        (mixer.fusion.kind == "concat", f"mixer.fusion: BERT concatenates its heads and has no {mixer.fusion.kind}"),
+        (mixer.similarity.is_product, f"mixer.similarity: BERT uses dot products, not {mixer.similarity.kind}"),
+        (mixer.window is None, f"mixer.window: BERT attends to the whole text, not only {mixer.window} slots"),
         (mixer.bias, "mixer.bias: BERT's projections have biases"),
         (feedforward.kind in ACTIVATIONS.values(), f"feedforward.kind: BERT has no {feedforward.kind}"),
-        (feedforward.bias, "feedforward.bias: BERT's feed-forward maps have biases"),
+        (feedforward.bias, "feedforward.bias: BERT's feed-forward layers have biases"),
         (norm.kind == "layer", f"norm.kind: BERT has LayerNorm, not {norm.kind}"),
-        (norm.placement == "post", "norm.placement: BERT's norms stand after each sublayer (post)"),
-        (norm.of_embeddings, "norm.of_embeddings: BERT's embeddings go through a norm"),
-        (not model.scale_embedding, "scale_embedding: BERT's embeddings are read as they are"),
+        (norm.placement == "post", "norm.placement: BERT's norms come after each sublayer (post)"),
+        (norm.of_embeddings, "norm.of_embeddings: BERT's embeddings are normalized"),
+        (not model.scale_embedding, "scale_embedding: BERT's embeddings are not scaled"),
     )
     return [f"model.{words}" for fits, words in asked if not fits]

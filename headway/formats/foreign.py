@@ -1,5 +1,5 @@
-"""Models that are not of our shape, as recipes have them: their config.json whole, and of their shape what is asked for
-elsewhere. `transformers` runs them (`models/borrowed/`)."""
+"""Recipes for models that Headway does not implement: the whole config.json, and the parts of their shape that are
+needed elsewhere. `transformers` runs these models (`models/borrowed/`)."""
 
 import math
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ _DROPOUT = ("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "dropout")
 
 
 class NotOursError(UserError):
-    """A model whose kind is known here, and which asks for what ours do not do."""
+    """A model of a known kind with settings that Headway's own implementation does not support."""
 
 
 def encoder_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, Any]:
-    """The model part of a recipe for an encoder that transformers runs."""
+    """The model part of a recipe for an encoder that runs in transformers."""
     segments: dict[str, Any] = {"kind": "none"}
     if isinstance(count := config.get("type_vocab_size"), int) and count > 1:
         segments = {"kind": "separated", "separator": separator, "count": count}
@@ -34,26 +34,26 @@ def encoder_tree(config: Mapping[str, Any], separator: int | None) -> dict[str, 
 
 
 def decoder_tree(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for a language model."""
+    """The model part of a recipe for a language model that runs in transformers."""
     check_causal(config)
     tree = _tree(config)
     rates = [config[key] for key in _DROPOUT if isinstance(config.get(key), int | float)]
-    tree["mixer"]["heads"] = math.gcd(tree["mixer"]["heads"], tree["width"])  # heads may have sizes of their own
+    tree["mixer"]["heads"] = math.gcd(tree["mixer"]["heads"], tree["width"])  # heads may have a different width there
     return {**tree, "tied": bool(config.get("tie_word_embeddings", True)), "dropout": float(rates[0] if rates else 0)}
 
 
 def check_size(config: Mapping[str, Any], kind: str, folder: Path, stored: Mapping[str, Stored]) -> None:
-    """Before it is built: not much larger than what the folder holds. (A part that the folder lacks may be new.)"""
+    """Check, before building it, that the model is not much larger than its files. (Missing parts may be new.)"""
     said, there = size_of(config, kind), sum(math.prod(one.shape) for one in stored.values())
     if said > 2 * there:
-        raise UserError(f"{folder}: config.json says a model of {said:,} numbers, and its weights are {there:,}")
+        raise UserError(f"{folder}: config.json describes {said:,} parameters, but the weights have {there:,}")
 
 
 def read_decoder(folder: Path) -> dict[str, Tensor]:
-    """Its weights, under the names that they have in a model of ours."""
+    """The weights, under the names that they have in our model."""
     found, left = weights_of(folder, CAUSAL)
     if left:
-        raise UserError(f"{folder}: these weights have no place in what config.json says: {', '.join(left)}")
+        raise UserError(f"{folder}: these weights do not belong to the model of config.json: {', '.join(left)}")
     check_finite(found)
     return {f"body.{name}": tensor for name, tensor in found.items()}
 

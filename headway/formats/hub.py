@@ -1,7 +1,7 @@
-"""Weights by name: the files of a model on the hub that can be read without running anything.
+"""Fetches models from the hub by name: only files that can be read without running code.
 
-Weights as safetensors, the configuration and the tokenizer are fetched; nothing else is, above all no pickle, which
-runs whatever its author put into it while it is read.
+Fetches weights as safetensors, the configuration and the tokenizer, and nothing else. In particular no pickles, which
+run whatever code their author put into them.
 """
 
 import re
@@ -22,26 +22,26 @@ _OTHERS = re.compile(r".+\.(?:fp16|bf16|fp32)\.safetensors|adapter_model\.safete
 
 
 def fetch_model(repo_id: str) -> Path:
-    """A folder with the weights, `config.json` and tokenizer of `owner/name` or `owner/name@revision`."""
+    """Fetch the weights, `config.json` and tokenizer of `owner/name` or `owner/name@revision`; returns the folder."""
     address = Address.parse(repo_id, "model")
     folder, _ = fetch(address, lambda names: _choose(names, address))
     return folder
 
 
 def _choose(names: Sequence[str], address: Address) -> list[str]:
-    """Files of the top folder only: the others are the same model in other formats."""
+    """Choose files of the top folder only: other folders contain the same model in other formats."""
     weights = [name for name in names if _WEIGHTS.fullmatch(name) and not _OTHERS.fullmatch(name)]
     pickles = [name for name in names if _PICKLE.fullmatch(name)]
     if not weights and pickles:
         raise UserError(
             f"model '{address}' has its weights only as pickle ({', '.join(pickles[:3])}), which can run any code when "
-            "it is read; Headway reads safetensors: look for a revision or a copy that has them"
+            "read; Headway reads safetensors: look for a revision or a copy that has them"
         )
     if not weights:
         there = ", ".join(sorted(names)[:8])
         raise UserError(
-            f"model '{address}' has no weights as safetensors; {'there are: ' + there if there else 'it is empty'}"
+            f"model '{address}' has no safetensors weights; {'there are: ' + there if there else 'it is empty'}"
         )
     if CONFIG not in names:
-        raise UserError(f"model '{address}' has no {CONFIG}, so nothing says how its weights are to be used")
+        raise UserError(f"model '{address}' has no {CONFIG}, so its architecture is unknown")
     return sorted({*weights, *(name for name in names if _BESIDE.fullmatch(name))})

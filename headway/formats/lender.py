@@ -1,6 +1,6 @@
-"""A pretrained encoder in a folder as `transformers` writes it: what config.json settles, its tokenizer, its weights.
+"""A pretrained encoder in a folder as `transformers` writes it: the shape from config.json, its tokenizer, its weights.
 
-Weights are read from safetensors and from nothing else, and no code that lies beside them is run.
+Weights are read from safetensors only, and no code in the folder is run.
 """
 
 import functools
@@ -35,10 +35,10 @@ _SPECIAL = {"sep_token": "separator", "mask_token": "mask", "pad_token": "paddin
 
 @dataclass(frozen=True)
 class Borrowed:
-    """A folder with somebody's model."""
+    """A folder with a pretrained model."""
 
     name: str
-    """As it was asked for."""
+    """As the user wrote it."""
     folder: Path
 
     @functools.cached_property
@@ -47,7 +47,7 @@ class Borrowed:
 
     @property
     def is_of_our_shape(self) -> bool:
-        """Whether it goes into an encoder of ours; else transformers runs it."""
+        """Whether Headway's own encoder can represent it; otherwise it runs in transformers."""
         return self.config.get("model_type") in bert.FAMILIES and bert.is_ours(self.config)
 
     @property
@@ -63,9 +63,9 @@ class Borrowed:
 
     @functools.cached_property
     def settled(self) -> dict[str, Any]:
-        """The model part of a recipe, as far as the weights settle it."""
+        """The model part of a recipe, as far as the weights determine it."""
         if not isinstance(self.config.get("model_type"), str):
-            raise UserError(f"{self.folder / 'config.json'} does not say what the model is (model_type)")
+            raise UserError(f"{self.folder / 'config.json'} does not say what kind of model it is (model_type)")
         separator, stored = self.tokenizer.number("separator"), check_stored(self.folder, self.config)
         try:
             tree = (bert.model_tree if self.is_of_our_shape else foreign.encoder_tree)(self.config, separator)
@@ -79,10 +79,10 @@ class Borrowed:
             raise UserError(f"{self.folder / 'config.json'} cannot be read: {problem}") from None
 
     def take(self, model: EncoderSpec) -> Taken:
-        """The weights of the encoder for a model of this shape; all must be there."""
+        """The weights of the encoder for a model of this shape; none may be missing."""
         if self.is_of_our_shape:
             return bert.from_bert(read_weights(self.folder, "AutoModel"), model, self.config)
-        files_of(self.folder)  # or there are none that may be read
+        files_of(self.folder)  # raises an error if there are no safetensors
         found, left = weights_of(self.folder)
         check_finite(found)
         return Taken({f"body.{name}": tensor for name, tensor in found.items()}, left)
@@ -106,11 +106,11 @@ def _opened(name: str, folder: Path, changed: int) -> Borrowed:
 
 
 def borrowed(name: str) -> Borrowed | OwnRun:
-    """The model of this name, or a UserError that says how to get it."""
+    """The model of this name; the UserError for a missing one says how to get it."""
     folder = located(name)
     if folder.is_file():
         raise UserError(
-            f"'{name}' is one file, of a language model, and no encoder: headway import {name} makes a run of it"
+            f"'{name}' is a file with a language model, not an encoder: make a run of it with headway import {name}"
         )
     if is_run(folder):
         return OwnRun(name, folder)
@@ -119,7 +119,7 @@ def borrowed(name: str) -> Borrowed | OwnRun:
 
 
 def read_tokenizer(folder: Path, rows: int) -> BorrowedTokenizer:
-    """The tokenizer of a folder, for a model with vectors for `rows` tokens."""
+    """Read a folder's tokenizer, for a model with `rows` embeddings."""
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
@@ -132,11 +132,11 @@ def read_tokenizer(folder: Path, rows: int) -> BorrowedTokenizer:
             path, library = pieces, word_piece(read_text(pieces, through_links=True).splitlines(), settings)
         else:
             again = f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
-            raise UserError(f"{path} is missing: without it text is no tokens; transformers writes one with {again}")
+            raise UserError(f"{path} is missing, but needed to tokenize text; transformers writes one with {again}")
         names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items()}
         named = {use: names[key] for key, use in _SPECIAL.items() if isinstance(names.get(key), str)}
         return BorrowedTokenizer(library, rows, named)
     except UserError as problem:
         raise problem if str(path) in str(problem) else UserError(f"{path}: {problem}") from None
-    except Exception as problem:  # the library raises nothing more particular
+    except Exception as problem:  # the library raises only plain Exceptions
         raise UserError(f"{path} cannot be read: {problem}") from None

@@ -1,12 +1,12 @@
-"""Llama's format beside ours: names of weights, keys of config.json, and what has no counterpart.
+"""Reads Llama's format: names of weights, keys of config.json, and what Headway does not support.
 
-The same decoder under the same names is Mistral, Qwen2, SmolLM. What differs from ours is a matter of layout only, and
-nothing is approximated:
+Mistral, Qwen2 and SmolLM are the same decoder with the same names. Only the layout differs from ours, and nothing is
+approximated:
 
-- Rotary positions turn pairs of dimensions: theirs are i and i + d/2 of a head, ours 2i and 2i + 1. Rows of queries and
-  keys change places.
-- Several heads may share keys and values (https://arxiv.org/abs/2305.13245). Here every head has its own, which are the
-  same numbers until they are trained on.
+- Rotary positions rotate pairs of dimensions: i and i + d/2 of a head in Llama, 2i and 2i + 1 here. The rows of queries
+  and keys are reordered.
+- Several heads may share keys and values (https://arxiv.org/abs/2305.13245). Here every head has its own copy, which is
+  the same until it is trained.
 """
 
 from collections.abc import Mapping
@@ -36,23 +36,23 @@ OUTPUT, PREFIX = "lm_head.weight", "model."
 
 def model_tree(config: Mapping[str, Any], biased: bool) -> dict[str, Any]:
     """The model part of a recipe from config.json, still to be validated. `biased`: queries, keys and values have a
-    bias, which is seen by the weights alone."""
+    bias, which only the weights show."""
     heads, width = config.get("num_attention_heads", 32), config.get("hidden_size", 4096)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     scaling = rope.get("rope_type", rope.get("type", "default"))
     asked = (
         (
             config.get("hidden_act", "silu") == "silu",
-            f"hidden_act: {config.get('hidden_act')}; only silu is read",
+            f"hidden_act: {config.get('hidden_act')}; only silu is supported",
         ),
-        (config.get("head_dim") in (None, width // heads), f"head_dim: {config.get('head_dim')}, not width over heads"),
-        (scaling == "default", f"rope_scaling: '{scaling}', where only plain rotary positions are read"),
-        (not config.get("mlp_bias"), "mlp_bias: only maps without a bias are read"),
-        (heads % key_heads(config) == 0, f"num_key_value_heads: {key_heads(config)} do not divide {heads} heads"),
+        (config.get("head_dim") in (None, width // heads), f"head_dim: {config.get('head_dim')}, not width / heads"),
+        (scaling == "default", f"rope_scaling: '{scaling}'; only plain rotary positions are supported"),
+        (not config.get("mlp_bias"), "mlp_bias: only feed-forward layers without a bias are supported"),
+        (heads % key_heads(config) == 0, f"num_key_value_heads: {key_heads(config)} does not divide {heads} heads"),
     )
     if wrong := [words for fits, words in asked if not fits]:
         lines = "\n".join(f"  {words}" for words in wrong)
-        raise NotOursError(f"config.json asks for what Headway's decoders do not do:\n{lines}")
+        raise NotOursError(f"config.json needs what Headway's decoders do not support:\n{lines}")
     tree: dict[str, Any] = {
         "positions": {"kind": "rotary", "base": float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))},
         "mixer": {"bias": biased},
@@ -65,13 +65,13 @@ def model_tree(config: Mapping[str, Any], biased: bool) -> dict[str, Any]:
     window = config.get("sliding_window")
     if window is not None and config.get("use_sliding_window", True) and window < tree["context"]:
         if config.get("layer_types") and len(set(config["layer_types"])) > 1:
-            raise NotOursError("config.json: layer_types: only layers that all see the same are read")
+            raise NotOursError("config.json: layer_types: only layers with the same attention window are supported")
         tree["mixer"]["window"] = window
     return tree
 
 
 def key_heads(config: Mapping[str, Any]) -> int:
-    """How many heads have keys and values of their own."""
+    """The number of heads with their own keys and values."""
     return config.get("num_key_value_heads") or config.get("num_attention_heads", 32)
 
 
@@ -80,9 +80,9 @@ def is_biased(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def from_llama(tensors: Mapping[str, Tensor], model: LanguageModelSpec, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Llama's weights under our names, in float32, after checking that all are there and nothing else is."""
+    """Llama's weights under our names, in float32, after checking that exactly the expected ones are there."""
     found = {_full_name(name): t for name, t in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
-    if model.tied:  # then the output matrix is the embedding table, and a copy of it says nothing new
+    if model.tied:  # the output matrix is the embedding table, and any copy of it redundant
         found.pop(OUTPUT, None)
     heads, groups = model.mixers[0].number_of_heads or 1, key_heads(config)
     check_fit(found, _shapes(model, config), f"a Llama of {model.layers} layers")
@@ -107,18 +107,18 @@ def _layer(of: Mapping[str, Tensor], heads: int, groups: int) -> dict[str, Tenso
         q, k, v = (of[f"self_attn.{part}_proj.{kind}"] for part in "qkv")
         q, k = paired(q, heads), paired(k, groups)
         made[f"mixer.project.together.{kind}"] = torch.cat((q, _shared(k, heads, groups), _shared(v, heads, groups)))
-    if "self_attn.q_proj.bias" in of:  # ours have a bias everywhere or nowhere
+    if "self_attn.q_proj.bias" in of:  # our attention has biases everywhere or nowhere
         made["mixer.output.bias"] = of.get("self_attn.o_proj.bias", torch.zeros(len(of["self_attn.o_proj.weight"])))
     return made
 
 
 def paired(rows: Tensor, heads: int) -> Tensor:
-    """Rows of queries or keys, i and i + d/2 of each head side by side."""
+    """Reorder rows of queries or keys so that i and i + d/2 of each head are adjacent."""
     return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
 def unpaired(rows: Tensor, heads: int) -> Tensor:
-    """The other way: as Llama has them."""
+    """The inverse of `paired`: Llama's order."""
     return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
@@ -127,7 +127,7 @@ def _shared(rows: Tensor, heads: int, groups: int) -> Tensor:
 
 
 def _in_a_layer(model: LanguageModelSpec) -> dict[str, str]:
-    """Names, and shapes in letters: D the width, K that of keys and values, H the hidden units."""
+    """Names and shapes of a layer's weights. D: width, K: width of keys and values, H: hidden units."""
     bias = {f"self_attn.{part}_proj.bias": size for part, size in (("q", "D"), ("k", "K"), ("v", "K"))}
     return {
         "input_layernorm.weight": "D",

@@ -1,4 +1,4 @@
-"""Marian's format beside ours: names of weights, keys of config.json, numbers of tokens.
+"""Reads and writes Marian's format: names of weights, keys of config.json, numbers of tokens.
 
     ours                                          Marian's
     embedding.weight                  [V, D]      model.shared.weight                               [V, D]
@@ -6,9 +6,9 @@
     layers.0.cross.project.queries    [D, D]      model.decoder.layers.0.encoder_attn.q_proj        [D, D]
     output_bias                       [V]         final_logits_bias                                 [1, V]
 
-END is our last token, and Marian's may have any number (`eos_token_id`): rows of tables change places. Targets begin
-with END here and mostly with the token for padding there, which is `model.begin`. Both directions read the same tables;
-`why_not` says what of a model has no Marian form, `model_tree` refuses what has no form here.
+END is our last token, while Marian's may have any number (`eos_token_id`), so rows of tables are reordered. Targets
+begin with END here, and mostly with the padding token there, which is `model.begin`. Both directions use the same
+tables; `why_not` lists what Marian cannot represent of a model, and `model_tree` refuses what Headway cannot represent.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,18 +30,18 @@ from headway.nn.positions import Sinusoidal
 
 @dataclass(frozen=True)
 class Numbering:
-    """How many tokens each side has, and where Marian has END among them."""
+    """The number of tokens of each side, and Marian's number for END."""
 
     source: int
     target: int
     end: int
 
     def order(self, size: int) -> list[int]:
-        """Marian's numbers in the order of ours."""
+        """Marian's token numbers in our order."""
         return [*(k for k in range(size) if k != self.end), self.end]
 
     def ours(self, theirs: int) -> int:
-        """Of a token that is not END."""
+        """Our number of a token that is not END."""
         return theirs - (theirs > self.end)
 
     def theirs(self, ours: int) -> int:
@@ -52,21 +52,21 @@ class Numbering:
 
 
 class StackedWeight(NamedTuple):
-    """One tensor of ours, and those of Marian's that it is made of, one below the other."""
+    """One of our tensors, and Marian's tensors that it concatenates."""
 
     ours: str
     theirs: tuple[str, ...]
     shape: tuple[int, ...]
-    """Of each of theirs."""
+    """The shape of each of Marian's tensors."""
     tokens: int | None = None
-    """Rows of a table of so many tokens, which stand in another order; None = it is none."""
+    """For a table with this many tokens, whose rows are reordered; None for other tensors."""
 
 
 BIAS = "final_logits_bias"
 _POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 _TABLES = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _OUTPUT = "lm_head.weight"
-_TIED = {  # where the first of these is, the others say nothing new
+_TIED = {  # if the first is there, the others are copies of it
     "all": (_TABLES[0], (*_TABLES[1:], _OUTPUT)),
     "output": (_TABLES[2], (_OUTPUT,)),
     "none": ("", ()),
@@ -74,7 +74,7 @@ _TIED = {  # where the first of these is, the others say nothing new
 
 
 def weight_names(model: EncoderDecoderSpec, numbers: Numbering) -> Iterator[StackedWeight]:
-    """Every tensor of a model of this shape."""
+    """The names of all tensors of a model of this shape."""
     width, hidden = model.width, model.feedforward.hidden_units(model.width)
 
     def linear(ours: str, *theirs: str, into: int = width, out: int = width) -> Iterator[StackedWeight]:
@@ -128,16 +128,16 @@ def to_marian(weights: Mapping[str, Tensor], model: EncoderDecoderSpec, numbers:
 
 
 def from_marian(tensors: Mapping[str, Tensor], model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Tensor]:
-    """Marian's weights under our names, in float32, after checking that all are there and nothing else is."""
+    """Marian's weights under our names, in float32, after checking that exactly the expected ones are there."""
     found = dict(tensors)
-    for name in _POSITIONS:  # older versions of transformers saved them, though nothing learns them
-        _check_waves(found.pop(name, None), name, model)
+    for name in _POSITIONS:  # older versions of transformers saved these constants
+        _check_sinusoids(found.pop(name, None), name, model)
     first, copies = _TIED[model.tied]
     for name in copies:
         if name in found and first in found and not torch.equal(found[name], found[first]):
-            raise UserError(f"{name} differs from {first}, but config.json says that they are one table")
+            raise UserError(f"{name} differs from {first}, but config.json says that they are tied")
         copy = found.pop(name, None)
-        if copy is not None:  # some versions keep the table under another of its names
+        if copy is not None:  # some versions save the table under another of its names
             found.setdefault(first, copy)
     bias = found.pop(BIAS, torch.zeros(1, numbers.target))
     names = list(weight_names(model, numbers))
@@ -153,7 +153,7 @@ def from_marian(tensors: Mapping[str, Tensor], model: EncoderDecoderSpec, number
     return made
 
 
-def _check_waves(table: Tensor | None, name: str, model: EncoderDecoderSpec) -> None:
+def _check_sinusoids(table: Tensor | None, name: str, model: EncoderDecoderSpec) -> None:
     if table is None:
         return
     if table.ndim != 2 or table.shape[1] != model.width:
@@ -161,7 +161,7 @@ def _check_waves(table: Tensor | None, name: str, model: EncoderDecoderSpec) -> 
     positions = model.positions.build(1, model.width, 1, model.context)
     waves = positions.embed(torch.zeros(1, 1, *table.shape), torch.arange(len(table)))[0, 0]
     if not torch.allclose(table.float(), waves, atol=1e-2 if table.dtype != torch.float32 else 1e-4):
-        raise UserError(f"{name} is not the table of sines and cosines that Marian's positions are")
+        raise UserError(f"{name} is not the sinusoidal table of Marian's positions")
 
 
 # --- config.json -----------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
 }
-ALWAYS: dict[str, Any] = {  # what Marian's folders may say, and transformers does whatever they say
+ALWAYS: dict[str, Any] = {  # keys that Marian's folders may have, but transformers ignores
     "normalize_before": False,
     "normalize_embedding": False,
     "add_final_layer_norm": False,
@@ -198,8 +198,8 @@ ALWAYS: dict[str, Any] = {  # what Marian's folders may say, and transformers do
     "is_encoder_decoder": True,
 }
 ONLY_TRAINING = ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
-"""What only training notices, and ours has not."""
-WAVES = {"kind": "sinusoidal", "size": 1.0, "base": 10000.0, "layout": "halves"}
+"""Keys that only affect training, and that Headway does not have."""
+SINUSOIDAL = {"kind": "sinusoidal", "size": 1.0, "base": 10000.0, "layout": "halves"}
 
 
 def numbering(config: Mapping[str, Any]) -> Numbering:
@@ -216,32 +216,34 @@ def numbering(config: Mapping[str, Any]) -> Numbering:
 
 
 def model_tree(config: Mapping[str, Any], numbers: Numbering, biased: bool) -> tuple[dict[str, Any], list[str]]:
-    """The model part of a recipe from config.json, still to be validated, and what there is to say about it. `biased`:
-    whether its output adds anything."""
+    """The model part of a recipe from config.json, still to be validated, with notes. `biased`: whether the output bias
+    is not zero."""
     wrong = [
-        f"{key}: {config[key]!r}, where transformers does as if it were {only!r}, and so does Headway"
+        f"{key}: {config[key]!r}, but transformers and Headway always use {only!r}"
         for key, only in ALWAYS.items()
         if config.get(key, only) != only
     ]
     given = {key.theirs: config.get(key.theirs, key.default) for key in KEYS}
     if (ffn := config.get("encoder_ffn_dim", 4096)) != given["decoder_ffn_dim"]:
-        wrong.append(f"encoder_ffn_dim: {ffn}, where decoder_ffn_dim is {given['decoder_ffn_dim']}: here they are one")
+        wrong.append(f"encoder_ffn_dim: {ffn}, but decoder_ffn_dim is {given['decoder_ffn_dim']}; they must be equal")
     activation = config.get(*ACTIVATION)
     if activation not in ACTIVATIONS:
-        wrong.append(f"{ACTIVATION[0]}: there is no '{activation}' here{did_you_mean(str(activation), ACTIVATIONS)}")
+        wrong.append(f"{ACTIVATION[0]}: '{activation}' is not supported{did_you_mean(str(activation), ACTIVATIONS)}")
     shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
     if shared and not tied:
         wrong.append(
-            "tie_word_embeddings: False with share_encoder_decoder_embeddings: here, where both embeddings "
-            "are one table, it makes the scores, too"
+            "tie_word_embeddings: False with share_encoder_decoder_embeddings; here a table shared by both embeddings "
+            "is also the output matrix"
         )
     start = config.get("decoder_start_token_id", config.get("pad_token_id"))
     if not isinstance(start, int) or not 0 <= start < numbers.target:
         wrong.append(f"decoder_start_token_id: expected a token of {numbers.target:,}, not {start!r}")
     if wrong:
-        raise UserError("config.json asks for what Headway's models do not do:\n" + "\n".join(f"  {w}" for w in wrong))
+        raise UserError(
+            "config.json needs what Headway's models do not support:\n" + "\n".join(f"  {w}" for w in wrong)
+        )
     tree: dict[str, Any] = {"kind": "encoder-decoder", "norm": {"kind": "layer", "placement": "post"}}
-    tree |= {"positions": WAVES, "tied": "all" if shared else "output" if tied else "none", "output_bias": biased}
+    tree |= {"positions": SINUSOIDAL, "tied": "all" if shared else "output" if tied else "none", "output_bias": biased}
     tree |= {"begin": None if start == numbers.end else numbers.ours(start)}
     tree["feedforward"] = {"kind": ACTIVATIONS[activation]}
     for key in KEYS:
@@ -249,11 +251,11 @@ def model_tree(config: Mapping[str, Any], numbers: Numbering, biased: bool) -> t
     if (heads := config.get("encoder_attention_heads", 16)) != given["decoder_attention_heads"]:
         tree["encoder_mixer"] = {"kind": "attention", **tree["mixer"], "heads": heads}
     told = [f"{key} is {config[key]}" for key in ONLY_TRAINING if config.get(key)]
-    return tree, [f"{', '.join(told)}: Headway has none, which only training on would notice"] if told else []
+    return tree, [f"{', '.join(told)}: not supported, which only affects further training"] if told else []
 
 
 def why_not(model: ModelSpec) -> list[str]:
-    """Everything about a model that Marian has no form for, in words."""
+    """Everything about a model that Marian cannot represent, one sentence each."""
     if not isinstance(model, EncoderDecoderSpec):
         return [f"model.kind: Marian is an {EncoderDecoderSpec().kind}, not a {model.kind}"]
     encoder, own = model.encoder.mixers, model.mixers
@@ -262,38 +264,39 @@ def why_not(model: ModelSpec) -> list[str]:
         return ["model.mixer: Marian's layers are attention, in encoder and decoder"]
     attention = [one for one in (*encoder, *own, *crossing) if isinstance(one, AttentionSpec)]
     waves, feedforward = model.positions, model.feedforward
-    like = isinstance(waves, Sinusoidal) and {k: getattr(waves, k) for k in WAVES} == WAVES
+    like = isinstance(waves, Sinusoidal) and {k: getattr(waves, k) for k in SINUSOIDAL} == SINUSOIDAL
     asked = (
         (
             len({one.number_of_heads for one in encoder})
             == 1
             == len({one.number_of_heads for one in (*own, *crossing)}),
-            "mixer.heads: "
-            "Marian has one number of heads for all layers of the encoder, and one for those of the decoder",
+            "mixer.heads: Marian has one number of heads for all encoder layers, and one for all decoder layers",
         ),
         (all(one.fusion.kind == "concat" for one in attention), "mixer.fusion: Marian's heads are concatenated"),
-        (all(one.similarity.is_product for one in attention), "mixer.similarity: Marian compares by products"),
+        (all(one.similarity.is_product for one in attention), "mixer.similarity: Marian uses dot products"),
         (all(one.bias for one in attention), "mixer.bias: Marian's projections have biases"),
-        (all(one.window is None for one in attention), "mixer.window: Marian's attention sees everything"),
-        (len({one.dropout for one in attention}) == 1, "mixer.dropout: Marian has one rate for all attention"),
-        (like, f"positions: Marian's are {{{', '.join(f'{k}: {v}' for k, v in WAVES.items())}}}"),
+        (all(one.window is None for one in attention), "mixer.window: Marian's attention covers everything"),
+        (len({one.dropout for one in attention}) == 1, "mixer.dropout: Marian has one dropout rate for all attention"),
+        (like, f"positions: Marian's are {{{', '.join(f'{k}: {v}' for k, v in SINUSOIDAL.items())}}}"),
         (feedforward.kind in ACTIVATIONS.values(), f"feedforward.kind: Marian has no {feedforward.kind}"),
-        (feedforward.bias, "feedforward.bias: Marian's feed-forward maps have biases"),
+        (feedforward.bias, "feedforward.bias: Marian's feed-forward layers have biases"),
         (model.norm.kind == "layer", f"norm.kind: Marian has LayerNorm, not {model.norm.kind}"),
-        (model.norm.placement == "post", "norm.placement: Marian's norms stand after each sublayer (post)"),
+        (model.norm.placement == "post", "norm.placement: Marian's norms come after each sublayer (post)"),
     )
     return [f"model.{words}" for fits, words in asked if not fits]
 
 
 def written(model: ModelSpec) -> EncoderDecoderSpec:
-    """A model that `why_not` has nothing against."""
+    """A model accepted by `why_not`, with its exact type."""
     assert isinstance(model, EncoderDecoderSpec)
     return model
 
 
 def config_of(model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Any]:
-    """config.json for a model that `why_not` has nothing against."""
-    tree = model.model_dump(mode="json") | {"mixer": model.mixers[0].model_dump(mode="json")}  # all are alike
+    """config.json for a model accepted by `why_not`."""
+    tree = model.model_dump(mode="json") | {
+        "mixer": model.mixers[0].model_dump(mode="json")
+    }  # all layers have the same
     hidden = model.feedforward.hidden_units(model.width)
     start = numbers.end if model.begin is None else numbers.theirs(model.begin)
     told = {key.theirs: key.read_from(tree) for key in KEYS}
@@ -320,7 +323,7 @@ def config_of(model: EncoderDecoderSpec, numbers: Numbering) -> dict[str, Any]:
 
 
 def generation_of(model: EncoderDecoderSpec, numbers: Numbering, decoding: Any) -> dict[str, Any]:
-    """generation_config.json: how the recipe decodes, as far as that is said there."""
+    """generation_config.json: how the recipe decodes, as far as that file can say."""
     config = config_of(model, numbers)
     said = {key: config[key] for key in ("eos_token_id", "pad_token_id", "decoder_start_token_id")}
     said |= {"forced_eos_token_id": numbers.end, "max_length": model.context}
@@ -332,7 +335,7 @@ def generation_of(model: EncoderDecoderSpec, numbers: Numbering, decoding: Any) 
 
 
 def decoding_tree(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
-    """How translations are written, from generation_config.json or, in older folders, from config.json."""
+    """The decoding settings, from generation_config.json or, in older folders, from config.json."""
     beams = generation.get("num_beams") or config.get("num_beams") or 1
     if beams == 1:
         return {"kind": "greedy"}

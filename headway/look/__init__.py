@@ -1,1 +1,1 @@
-"""What happens inside a model, as numbers."""
+"""Look inside models: attention maps, gradients, losses without heads."""

@@ -1,7 +1,7 @@
-"""Two grids side by side, on the same scale: where they differ, and by how much.
+"""Compare the maps of two runs side by side on the same scale, with their differences.
 
-Maps are compared cell by cell only where both runs cut the sentence into the same tokens; else both are drawn, and it
-is said that nothing is compared. Heads have no order: head 1 of one run need not do what head 1 of another does.
+Maps are compared cell by cell only if both runs split the sentence into the same tokens; otherwise both are drawn with
+a note. Heads have no order: head 1 of one run need not correspond to head 1 of another.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from headway.look.head_statistics import distance_between
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A panel of each, and the second minus the first."""
+    """A panel of each run, and the second minus the first."""
 
     title: str
     ours: Panel
@@ -30,7 +30,7 @@ class Pair:
 
     @property
     def distance(self) -> float:
-        """The share of its weight that a row would have to move, on average."""
+        """Mean share of a row's weight that differs."""
         return float(distance_between(torch.tensor(self.ours.matrix), torch.tensor(self.theirs.matrix)))
 
 
@@ -40,9 +40,9 @@ class MapComparison:
     theirs: Grid
     sentence: str
     subtitle: str
-    """How the pictures are to be read."""
+    """How to read the pictures."""
     notes: list[str]
-    """What each of the two has to say."""
+    """The notes of both."""
 
     @property
     def why_not(self) -> str | None:
@@ -51,24 +51,24 @@ class MapComparison:
         both = f"{self.ours.title} and {self.theirs.title} do not"
         if a.columns != b.columns:
             differ = f"read the same tokens ({_first_difference(a.columns, b.columns)})"
-            return f"{both} {differ}: both are shown, and nothing is compared cell by cell"
-        if a.rows != b.rows:  # gradients of classifiers, whose rows are what they answer
-            differ = f"answer the same ({_first_difference(a.rows, b.rows)})"
-            return f"{both} {differ}: both are shown, and nothing is compared cell by cell"
+            return f"{both} {differ}: both are shown without a comparison"
+        if a.rows != b.rows:  # gradients of classifiers, whose rows are their predictions
+            differ = f"predict the same ({_first_difference(a.rows, b.rows)})"
+            return f"{both} {differ}: both are shown without a comparison"
         if not self.pairs:
             return f"{self.ours.title} and {self.theirs.title} have no layer and head in common: nothing is compared"
         return None
 
     @property
     def pairs(self) -> list[Pair]:
-        """Panels of the same name."""
+        """Panels with the same title."""
         theirs = {panel.title: panel for row in self.theirs.panels for panel in row}
         mine = [panel for row in self.ours.panels for panel in row]
         return [Pair(panel.title, panel, theirs[panel.title]) for panel in mine if panel.title in theirs]
 
     @property
     def differ_most(self) -> str:
-        """In one sentence."""
+        """A sentence on the largest difference."""
         most = max(self.pairs, key=lambda pair: pair.distance)
         i, j = np.unravel_index(np.abs(most.difference).argmax(), most.difference.shape)
         a, b = most.ours.matrix[i, j], most.theirs.matrix[i, j]
@@ -89,7 +89,7 @@ class MapComparison:
             if shared:
                 by_row.append([self._panel(pair) for pair in shared])
         difference = Grid(f"{self.theirs.title} − {self.ours.title}", by_row, DIFFERENCES)
-        order = "Heads have no order: a head of one run need not do what the head of that number does in the other."
+        order = "Heads have no order: a head of one run need not correspond to that number in the other."
         said = [self.differ_most, *([order] if len(self.pairs) > 1 else []), *self.notes]
         return Picture(title, self.sentence, self.subtitle, [self.ours, self.theirs, difference], said)
 
@@ -108,7 +108,7 @@ class MapComparison:
 
 
 def _first_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """How many there are of each; where they are as many, the first two that differ."""
+    """The lengths if they differ, else the first two elements that differ."""
     if len(ours) != len(theirs):
         return f"{len(ours)} and {len(theirs)}"
     return next(f"'{a}' and '{b}'" for a, b in zip(ours, theirs, strict=True) if a != b)

@@ -1,4 +1,4 @@
-"""How far gradients reach in several models, in one picture: a curve for each, with a band for its seeds."""
+"""A page of charts on how far gradients reach in several models: a curve for each, with a band over its seeds."""
 
 import math
 import statistics
@@ -13,25 +13,26 @@ from headway.draw.picture import PictureTable
 from headway.look.gradient_flow import GradientFlow, SideFlow
 from headway.look.gradient_rows import GradientRows
 
-TOLD = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""The distances of the table."""
+TABLE_DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""The distances in the table."""
 FROM_T, FROM_END = "distance t − s", "distance from the end of the source"
-"""What is drawn to the right."""
+"""Labels of the x axis."""
 
 HIGHEST_BOUND = 100.0
-"""A bound that grows beyond this says nothing any more, and would leave no room for what was measured."""
+"""Bounds beyond this are not drawn: they say nothing, and would compress the measured curves."""
 LOWEST = 1e-12
-"""Of the largest number in a chart: what is smaller no training feels, and would leave no room for what is larger."""
+"""Values below this fraction of a chart's largest are not drawn: they are too small to affect training, and would
+compress the rest."""
 
 
 @dataclass(frozen=True)
 class FlowAlong:
-    """Of runs that differ in their seed alone, how far gradients reach along one side of what they read."""
+    """How far gradients reach along one side of the input, for runs that differ only in the seed."""
 
     name: str
-    """Of the arm."""
+    """The name of the arm."""
     side: str
-    """Which one, before the names of what is inside: empty, where it is the one that ends with t."""
+    """A prefix for labels, such as "source: "; empty for the side that ends with t."""
     seeds: Sequence[SideFlow]
 
     def curve(self, of: Callable[[SideFlow], Sequence[float]], name: str = "") -> Curve:
@@ -45,7 +46,7 @@ class FlowAlong:
 
     @property
     def lines(self) -> dict[str, Curve]:
-        """What there is by distance, by its name."""
+        """All curves by distance, by name."""
         found = {"loss": self.curve(lambda flow: flow.losses)}
         for name in self.seeds[0].streams:
             found[name] = self.curve(lambda flow, name=name: flow.streams[name].typical)
@@ -56,7 +57,7 @@ class FlowAlong:
 
 @dataclass(frozen=True)
 class FlowOfArm:
-    """Runs that differ in their seed alone."""
+    """The gradient flow of runs that differ only in the seed."""
 
     name: str
     seeds: Sequence[GradientFlow]
@@ -67,7 +68,7 @@ class FlowOfArm:
 
     @property
     def source(self) -> FlowAlong | None:
-        """Of translators."""
+        """The source side, for translators."""
         along = [flow.source for flow in self.seeds if flow.source is not None]
         return FlowAlong(self.name, "source: ", along) if along else None
 
@@ -78,7 +79,7 @@ class FlowOfArm:
 
 @dataclass(frozen=True)
 class FlowPage:
-    """In a notebook it draws itself."""
+    """Charts and table of several arms. In a notebook it draws itself."""
 
     arms: Sequence[FlowOfArm]
     split: str
@@ -86,13 +87,13 @@ class FlowPage:
     def draw(self) -> ChartPage:
         read = [f"{len(rows.rows)} {rows.called}" for rows in self._rows]
         own, source = [arm.own for arm in self.arms], [along for arm in self.arms if (along := arm.source)]
-        or_end = ", or so many before the end of the source" if source else ""
+        or_end = ", or that distance before the end of the source" if source else ""
         how = (
-            f"From the last token t of {_or(read)} from {self.split} to the token s so many before it{or_end}: the "
-            "mean over them. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
+            f"From the last token t of {_or(read)} from {self.split} to the token s at a distance before it{or_end}, "
+            "averaged over the rows. Norms of matrices are ‖J‖_F/√D, 1 for the identity."
         )
         if any(len(arm.seeds) > 1 for arm in self.arms):
-            how += " Lines are the mean of the seeds, and bands lie between the lowest and highest."
+            how += " Lines are the mean over seeds, and bands go from the lowest to the highest."
         charts = [
             self._losses(own, "token s", FROM_T),
             self._losses(source, "token s of the source", FROM_END),
@@ -101,13 +102,13 @@ class FlowPage:
             self._hidden(),
             self._singular_values(),
         ]
-        how += f" What is below {LOWEST:g} of the largest is not drawn; the table has it."
+        how += f" Values below {LOWEST:g} of the largest are not drawn; the table has them."
         drawn = [chart for chart in map(_down_to_lowest, charts) if chart.drawn]
         return ChartPage("How far gradients reach", how, drawn, self.notes, self.table)
 
     @property
     def notes(self) -> list[str]:
-        """What the loss is, and what else should be known where the curves are read; of whom, where not of all."""
+        """What the loss is, and caveats for reading the curves; with the arms' names where they do not concern all."""
         whose: dict[str, list[str]] = {}
         for arm in self.arms:
             first = arm.seeds[0]
@@ -122,12 +123,12 @@ class FlowPage:
     def _losses(self, flows: Sequence[FlowAlong], where: str, across: str) -> Chart:
         curves = [along.curve(lambda flow: flow.losses) for along in flows]
         whose = _or([rows.loss for rows in self._rows])
-        what = f"The loss: ‖∂loss_t/∂x_s‖, what {whose} says to the embedding of {where}"
+        what = f"The loss: ‖∂loss_t/∂x_s‖, the gradient of the loss of {whose} at the embedding of {where}"
         return Chart(curves, across, "‖∂loss_t/∂x_s‖", what, logarithmic=True)
 
     def _streams(self, flows: Sequence[FlowAlong], where: str, across: str) -> Chart:
         curves = [along.curve(lambda flow: flow.streams["embedded"].typical) for along in flows]
-        what = f"The whole stack: ‖∂h_t/∂x_s‖, from the embedding of {where} to what the last layer gives at t"
+        what = f"The whole stack: ‖∂h_t/∂x_s‖, from the embedding of {where} to the last layer's output at t"
         return Chart(curves, across, "‖∂h_t/∂x_s‖", what, logarithmic=True)
 
     def _hidden(self) -> Chart:
@@ -139,9 +140,9 @@ class FlowPage:
                 bounds.append(replace(_up_to(bound, HIGHEST_BOUND), beside=called))
         what = "The state of each recurrence alone: ‖∂state_t/∂state_s‖"
         if any(along.side for along, _, _ in self._recurrences()):
-            what += ", of a source from its end"
+            what += ", for a source by distance from its end"
         if bounds:
-            what += f", and (steepest slope · σ_max(W))^(t − s) as far as {HIGHEST_BOUND:g}"
+            what += f", with the bound (steepest slope · σ_max(W))^(t − s) up to {HIGHEST_BOUND:g}"
         return Chart([*states, *bounds], FROM_T, "‖∂state_t/∂state_s‖", what, logarithmic=True)
 
     def _singular_values(self) -> Chart:
@@ -154,22 +155,22 @@ class FlowPage:
         return Chart(curves, "% of the singular values", "singular value", what, logarithmic=True)
 
     def _recurrences(self) -> Iterator[tuple[FlowAlong, str, str]]:
-        """Each with the side that it reads, its name there, and what its curve is called."""
+        """Each recurrence as (the side that it reads, its name, the label of its curve)."""
         for arm in self.arms:
             found = [(along, name) for along in arm.sides for name in along.recurrences]
             for along, name in found:
-                # The layer first: long names are cut at their end where they are drawn.
+                # The layer comes first, because long labels are truncated at the end.
                 called = f"{arm.name} {name.removeprefix('layers.')}{' source' if along.side else ''}"
                 yield along, name, arm.name if len(found) == 1 else called
 
     @property
     def table(self) -> PictureTable:
-        """At a few distances, and where a hundredth is left of what there is at distance 1."""
+        """Values at a few distances, and the distance beyond which less than 1 % of the value at distance 1 is left."""
         lines = [
             (arm.name, what, curve) for arm in self.arms for side in arm.sides for what, curve in side.lines.items()
         ]
         longest = max(len(curve.middle) for _, _, curve in lines)
-        told = [distance for distance in TOLD if distance < longest]
+        told = [distance for distance in TABLE_DISTANCES if distance < longest]
         rows = []
         for name, what, curve in lines:
             values = [_shown(curve.middle[n]) if n < len(curve.middle) else "" for n in told]
@@ -189,7 +190,7 @@ def _or(said: Sequence[str]) -> str:
 
 
 def _down_to_lowest(chart: Chart) -> Chart:
-    """What is below is left out, and bands stand on it; so is what has grown beyond all measure."""
+    """Leave out points that are infinite or below the lowest drawn value, and clip bands to it."""
     lowest = LOWEST * max((v for curve in chart.curves for v in curve.high if math.isfinite(v)), default=1.0)
     curves = []
     for curve in chart.curves:

@@ -1,18 +1,18 @@
 """How far back gradients reach, by distance, for any model that reads rows of tokens, or pairs of them.
 
-    streams   ∂top_t/∂x_s        from what a layer is given (`embedded`, `layers.k.stream`) to what the last one gives
+    streams   ∂top_t/∂x_s        from the input of a layer (`embedded`, `layers.k.stream`) to the output of the last
     hidden    ∂state_t/∂state_s  of a recurrence: the product of the Jacobians of its steps (`state_flow.py`)
-    losses    ∂nats_t/∂x_s       of a row's loss (`GradientRows`) in the embedding of token s: a vector, and its length
+    losses    ∂nats_t/∂x_s       the gradient norm of a row's loss (`GradientRows`) at the embedding of token s
 
-t is the last token of a row, and s the one so many tokens before it; or, of a translator's source, the one so many
-before its end, whoever reads it: then `embedded` and `layers.k.stream` are the encoder's, where there is one.
+t is the last token of a row, and s is a given distance before it. For the source of a translator, s is that distance
+before the end of the source; then `embedded` and `layers.k.stream` are those of the encoder, if there is one.
 
-A matrix J has two norms here: the typical, ‖J‖_F/√D, is what becomes of a change of length one in a random direction
-(root mean square; 1 for the identity, so that widths can be compared), and the largest, ‖J‖₂, what becomes of it in the
-worst. Up to a width of 128 the Jacobian of a stream is computed whole. Beyond, its typical norm is Hutchinson's
-estimate from 64 random sign vectors, and the largest is left out.
+A Jacobian J has two norms. The typical one, ‖J‖_F/√D, is the root mean square effect of a unit change in a random
+direction (1 for the identity, so that widths can be compared). The largest, ‖J‖₂, is the effect in the worst
+direction. Up to width 128 the Jacobian of a stream is computed in full. Beyond, its typical norm is Hutchinson's
+estimate from 64 random sign vectors, and the largest norm is left out.
 
-Everything is an average over rows from all over a split, without dropout. Numbers below 1e-38 are lost in float32.
+All results are averages over rows from all over a split, without dropout. Values below 1e-38 underflow in float32.
 """
 
 import math
@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from headway.core import random
 from headway.core.errors import UserError
 from headway.look.gradient_rows import GradientRows
-from headway.look.state_flow import HiddenState, Norms, hidden_states, spectral
+from headway.look.state_flow import HiddenState, Norms, hidden_states, spectral_norms
 from headway.nn.taps import tap_names, watch
 
 WIDEST, PROBES = 128, 64
-"""The widest stream whose Jacobian is computed whole; and how many sign vectors there are beyond."""
+"""The widest stream whose Jacobian is computed in full, and the number of sign vectors for wider ones."""
 FEW = 4
-"""Rows that Jacobians are computed in."""
+"""The number of rows for which Jacobians are computed."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class SideFlow:
 
     tokens: int
     losses: list[float]
-    """By distance."""
+    """Gradient norm of the loss, by distance."""
     streams: dict[str, Norms]
-    """By the name of the tap that is differentiated by, in the stack that reads this side."""
+    """By the name of the tap x_s, in the stack that reads this side."""
     hidden: dict[str, HiddenState]
-    """By the name of the recurrence there."""
+    """By the name of the recurrence in that stack."""
 
     def up_to(self, distance: int) -> "SideFlow":
         streams = {name: norms.up_to(distance) for name, norms in self.streams.items()}
@@ -58,7 +58,7 @@ class SideFlow:
         hidden = {
             name: {
                 "units": one.units,
-                **_told(one.norms),
+                **_as_json(one.norms),
                 "bound": one.bound and _finite(one.bound),
                 "step_bound": one.step_bound,
                 "singular_values": _finite(one.singular_values),
@@ -68,31 +68,31 @@ class SideFlow:
         return {
             "tokens": self.tokens,
             "losses": _finite(self.losses),
-            "streams": {name: _told(norms) for name, norms in self.streams.items()},
+            "streams": {name: _as_json(norms) for name, norms in self.streams.items()},
             "hidden": hidden,
         }
 
 
 @dataclass(frozen=True)
 class GradientFlow:
-    """Of one model."""
+    """How far gradients reach in one model."""
 
     title: str
     rows: GradientRows
     own: SideFlow
     """Along the side that ends with t."""
     source: SideFlow | None = None
-    """Along the source, of a translator."""
+    """Along the source, for translators."""
 
     @property
     def notes(self) -> list[str]:
-        """What should be known where the curves are read."""
+        """Caveats for reading the curves."""
         found = list(self.rows.notes)
         for flow, whose in ((self.own, ""), (self.source, " of the source")):
             states = {} if flow is None else flow.hidden
             found += [f"the state of {name}{whose} is that of {one.part}" for name, one in states.items() if one.part]
         if self.source is not None and not any(self.source.losses):
-            found.append("nothing of the source reaches the loss: all its gradients are zero, and cannot be drawn")
+            found.append("the source has no effect on the loss: all its gradients are zero and cannot be drawn")
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class GradientFlow:
         }
 
 
-def _told(norms: Norms) -> dict[str, Any]:
+def _as_json(norms: Norms) -> dict[str, Any]:
     return {"typical": _finite(norms.typical), "largest": norms.largest and _finite(norms.largest)}
 
 
@@ -115,11 +115,9 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 
 
 def gradient_flow(model: Any, rows: GradientRows, distance: int | None = None, title: str = "model") -> GradientFlow:
-    """`distance`: how far to look, null = to the first token of each side."""
+    """Measure how far gradients reach. `distance`: the largest distance, null = to the first token of each side."""
     if model.replicas != 1:
-        raise UserError(
-            f"gradients are followed in one model, and these are {model.replicas} replicas: take one of them"
-        )
+        raise UserError(f"gradient flow needs a single model, but this has {model.replicas} replicas: take one of them")
     furthest = max(side.tokens for side in rows.sides) - 1
     distance = furthest if distance is None else distance
     if not 0 < distance <= furthest:
@@ -139,7 +137,7 @@ def gradient_flow(model: Any, rows: GradientRows, distance: int | None = None, t
 
 
 def loss_lengths(model: nn.Module, rows: GradientRows) -> list[list[float]]:
-    """Of every side ‖∂nats_t/∂x_s‖, by distance: the mean over rows."""
+    """For every side ‖∂nats_t/∂x_s‖ by distance, averaged over rows."""
     taps = [_tap(side.stack, "embedded") for side in rows.sides]
     lengths: list[list[Tensor]] = [[] for _ in taps]
     for row in rows.rows:
@@ -159,7 +157,8 @@ def _tap(stack: str, name: str) -> str:
 
 
 def stream_norms(model: Any, rows: GradientRows) -> list[dict[str, Norms]]:
-    """Of every side, of ∂top_t/∂x_s for every stream x that its stack has up to the last layer's of the model, top."""
+    """For every side, the norms of ∂top_t/∂x_s for every stream x of its stack, where top is the last layer's
+    output."""
     streams = {side.stack: _streams(model, side.stack) for side in rows.sides}
     top = streams[rows.own.stack].pop()
     if not streams[rows.own.stack]:
@@ -170,9 +169,11 @@ def stream_norms(model: Any, rows: GradientRows) -> list[dict[str, Norms]]:
     largest: list[dict[str, list[Tensor]]] = [{name: [] for name in streams[side.stack]} for side in rows.sides]
     for row in rows.rows:
         with watch(model, *taps, top) as seen:
-            rows.read(model, row.copies(len(probes)))  # a copy of the row for every direction
-        if missing := [tap for tap in (*taps, top) if tap not in seen]:  # of ALBERT, one layer many times
-            raise UserError(f"nothing flows by {missing[0]}: the layers of this model cannot be told apart")
+            rows.read(model, row.copies(len(probes)))  # one copy of the row per direction
+        if missing := [tap for tap in (*taps, top) if tap not in seen]:  # in ALBERT, where one layer is used many times
+            raise UserError(
+                f"{missing[0]} has no values: the layers of this model share a module and cannot be told apart"
+            )
         t = seen[top].shape[2] - 1 - rows.own.behind
         given = [seen[tap] for tap in taps]
         jacobians = torch.autograd.grad(seen[top][0, :, t], given, probes, materialize_grads=True)  # [1, P, T, D] each
@@ -182,7 +183,7 @@ def stream_norms(model: Any, rows: GradientRows) -> list[dict[str, Norms]]:
                 jacobian = side.back(whole[_tap(side.stack, name)][0]).double().movedim(1, 0)  # [N, P, D]
                 square[name].append(jacobian.square().sum((1, 2)))
                 if len(probes) == probes.shape[1]:
-                    large[name].append(spectral(jacobian))
+                    large[name].append(spectral_norms(jacobian))
     return [
         {name: Norms(_typical(found, probes), _mean(large[name])) for name, found in square.items()}
         for square, large in zip(squares, largest, strict=True)
@@ -190,13 +191,13 @@ def stream_norms(model: Any, rows: GradientRows) -> list[dict[str, Norms]]:
 
 
 def _streams(model: nn.Module, stack: str) -> list[str]:
-    """What its layers are given, the first first; and what the last one gives."""
+    """The taps of its layers' inputs in order, then that of the last layer's output."""
     names = tap_names(model.get_submodule(stack))
     return ["embedded", *(name for name in names if re.fullmatch(r"layers\.\d+\.stream", name))]
 
 
 def _probes(width: int, like: Tensor) -> Float[Tensor, "P D"]:
-    """The directions whose changes are followed back: all of them, or random signs."""
+    """The output directions to differentiate: the whole basis, or random sign vectors."""
     if width <= WIDEST:
         return torch.eye(width, device=like.device)
     drawn = random.generator("gradient flow", width)
@@ -204,7 +205,7 @@ def _probes(width: int, like: Tensor) -> Float[Tensor, "P D"]:
 
 
 def _typical(squares: list[Tensor], probes: Tensor) -> list[float]:
-    # Sign vectors have length √D each: together they are as long as so many unit vectors.
+    # Each sign vector has norm √D, so dividing by the total squared norm gives the mean per unit vector.
     per_row = torch.stack(squares) / probes.square().sum()
     return per_row.sqrt().mean(0).tolist()
 

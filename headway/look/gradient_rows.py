@@ -1,7 +1,7 @@
-"""The rows of a split that gradients are followed back along: which side of each, and from which loss.
+"""The rows of a split for measuring how far gradients reach: their sides, and the loss to differentiate.
 
-own       the side that ends with t: a segment, a text, what is known of a target
-source    the other one, of what has two: distances are counted back from its last token, whoever reads it
+own       the side that ends with t: a segment, a text, the prefix of a target
+source    the other side of pairs: distances are counted back from its last token
 
     encoder–decoder   x₁ … xₙ END │ END y₁ … yₘ₋₁        source: the encoder's row;  own: the decoder's
     decoder-only      x₁ … xₙ END y₁ … yₘ₋₁              source: up to END;          own: the whole row
@@ -21,38 +21,38 @@ from headway.core.errors import UserError
 from headway.data.pairs.dataset import PairedTexts, ids_of
 
 FEWEST = 4
-"""Texts that a mean is taken over: fewer would be a matter of chance."""
+"""The minimum number of texts for a mean; fewer would be too noisy."""
 
 
 class GradientRow(NamedTuple):
-    """One of them, alone: nothing in it is padding."""
+    """One row, without padding."""
 
     ids: Int[Tensor, "1 #B T"]
     target: Int[Tensor, "1 #B *any"]
-    """What its loss is of."""
+    """The target of its loss."""
     source: Int[Tensor, "1 #B S"] | None = None
 
     def to(self, device: torch.device) -> "GradientRow":
         return GradientRow(*(None if part is None else part.to(device) for part in self))  # pyright: ignore
 
     def copies(self, count: int) -> "GradientRow":
-        """So many of it, side by side."""
+        """A batch of so many copies."""
         return GradientRow(*(None if part is None else part.expand(-1, count, *part.shape[2:]) for part in self))  # pyright: ignore
 
 
 @dataclass(frozen=True)
 class GradientSide:
-    """A stretch of what a stack of layers reads. Distances are counted back from its last token."""
+    """A part of the tokens that a stack of layers reads. Distances are counted back from its last token."""
 
     tokens: int
-    """That every row has there: distances go up to one less."""
+    """The number of tokens in every row; distances go up to one less."""
     stack: str = ""
-    """Which part of the model reads it; empty = the model itself."""
+    """The submodule that reads it; empty = the model itself."""
     behind: int = 0
-    """How many tokens, of what the stack reads, stand behind the last one."""
+    """How many tokens of the stack's input follow this side."""
 
     def back(self, along: Float[Tensor, "*_ T D"]) -> Float[Tensor, "*_ N D"]:
-        """What there is of every token that a stack reads, by distance."""
+        """Reorder values of all tokens of the stack's input by distance."""
         end = along.shape[-2] - self.behind
         return along[..., end - self.tokens : end, :].flip(-2)
 
@@ -62,18 +62,18 @@ class GradientRows:
     rows: Sequence[GradientRow]
     own: GradientSide
     nats: Callable[[Any, GradientRow], Float[Tensor, "1 B"]]
-    """nats(model, row): its loss."""
+    """nats(model, row): the loss of a row."""
     loss: str
-    """Whose loss that is, in words: the target after token t."""
+    """For captions: what the loss is of, such as "the target after token t"."""
     called: str
-    """What the rows are, in words: segments of 64 tokens."""
+    """For captions: what the rows are, such as "segments of 64 tokens"."""
     ends: str
-    """Why they are no longer, in words."""
+    """For messages: why the rows are no longer."""
     source: GradientSide | None = None
     read: Callable[[Any, GradientRow], object] = lambda model, row: model.hidden(row.ids)
-    """read(model, row): the same way through the model as far as its last layer."""
+    """read(model, row): the forward pass up to the last layer."""
     notes: tuple[str, ...] = ()
-    """What else should be known where the curves are read."""
+    """Caveats for reading the curves."""
 
     @property
     def sides(self) -> list[GradientSide]:
@@ -83,12 +83,12 @@ class GradientRows:
         return replace(self, rows=[row.to(device) for row in self.rows])
 
     def few(self, most: int) -> "GradientRows":
-        """Some of them, from all over."""
+        """At most `most` rows, evenly spaced."""
         return replace(self, rows=self.rows[:: max(1, len(self.rows) // most)][:most])
 
 
 def rows_of(ids: Int[Tensor, "1 S T"], targets: Int[Tensor, "1 S *any"]) -> list[GradientRow]:
-    """Of texts that are equally long."""
+    """Rows of texts of equal length."""
     return [GradientRow(*one) for one in zip(ids.split(1, 1), targets.split(1, 1), strict=True)]
 
 
@@ -96,7 +96,7 @@ def rows_of(ids: Int[Tensor, "1 S T"], targets: Int[Tensor, "1 S *any"]) -> list
 
 
 def spread(ids: Int[Tensor, " N"], length: int, rows: int) -> Int[Tensor, "1 S T"]:
-    """Pieces of a text, from all over it."""
+    """Evenly spaced pieces of a text."""
     room = len(ids) - length
     if room < 0:
         raise UserError(f"the text has {len(ids)} tokens, too few for a segment of {length - 1} and the one after it")
@@ -105,9 +105,9 @@ def spread(ids: Int[Tensor, " N"], length: int, rows: int) -> Int[Tensor, "1 S T
 
 
 def in_segments(ids: Int[Tensor, " N"], tokens: int, most: int) -> GradientRows:
-    """Running text as training reads it, and the loss of the last target of each segment."""
+    """Segments of running text as in training, with the loss of the last target of each."""
     if tokens < 2:
-        raise UserError("training has segments of a single token: no gradient ever goes from one to another")
+        raise UserError("training uses segments of a single token, so gradients never pass from one token to another")
     rows = spread(ids, tokens + 1, most)
     return GradientRows(
         rows_of(rows[..., :-1], rows[..., 1:]),
@@ -115,15 +115,15 @@ def in_segments(ids: Int[Tensor, " N"], tokens: int, most: int) -> GradientRows:
         lambda model, row: model.losses(row.ids, row.target)[..., -1],
         loss="the target after token t",
         called=f"segments of {tokens} tokens",
-        ends=f"training never sends a gradient beyond its segment of {tokens} tokens",
+        ends=f"in training no gradient goes beyond the segment of {tokens} tokens",
     )
 
 
-# --- texts that have lengths of their own ----------------------------------------------------------------------------
+# --- texts of different lengths --------------------------------------------------------------------------------------
 
 
 class LongEnough(NamedTuple):
-    """To how many tokens texts are cut, and which of them are long enough for that."""
+    """The common length that texts are cut to, and the texts that are long enough."""
 
     tokens: int
     fit: Int[np.ndarray, " F"]
@@ -131,20 +131,21 @@ class LongEnough(NamedTuple):
 
 
 def long_enough(lengths: Int[np.ndarray, " N"], context: int, texts: str) -> LongEnough:
-    """As many tokens as half of the texts have, or as the model reads at once if that is less. `texts`: what they are,
-    in words, such as texts of 'valid'."""
-    median = int(np.sort(lengths)[len(lengths) // 2]) if len(lengths) else 0  # half of them, or more, have as many
+    """The median length of the texts, or the context if that is less. `texts` describes them for messages, such as
+    "texts of 'valid'"."""
+    median = int(np.sort(lengths)[len(lengths) // 2]) if len(lengths) else 0  # at least half of them have so many
     tokens = min(context, median)
     if len(lengths) and tokens < 2:
-        raise UserError(f"half of the {texts} have a single token: no gradient goes from one to another")
+        raise UserError(f"half of the {texts} have a single token, so gradients cannot pass from one token to another")
     half, whole = f"half of the {texts} have no more than {tokens} tokens", f"the model reads {context} tokens at once"
     return LongEnough(tokens, np.flatnonzero(lengths >= tokens), half if tokens < context else whole)
 
 
 def some_of(fit: Int[np.ndarray, " F"], most: int, what: str) -> Int[np.ndarray, " S"]:
-    """At most so many of these texts, from all over. `what` they are, in words, such as texts of 20 tokens or more."""
+    """At most `most` of these texts, evenly spaced. `what` describes them for messages, such as "texts of 20 tokens or
+    more"."""
     if len(fit) < FEWEST:
-        reason = f"there are {len(fit)} {what}, and how far gradients reach is a mean over {FEWEST} at least"
+        reason = f"there are {len(fit)} {what}, but at least {FEWEST} are needed for a mean"
         raise UserError(f"{reason}: name another --split")
     return fit[np.linspace(0, len(fit) - 1, min(most, len(fit))).astype(np.int64)]
 
@@ -153,20 +154,20 @@ def some_of(fit: Int[np.ndarray, " F"], most: int, what: str) -> Int[np.ndarray,
 
 
 class LongPairs(NamedTuple):
-    """Whole sources, and of each target what is known where its token number `target` is asked for."""
+    """Whole sources, and of each target the prefix from which its token number `target` is predicted."""
 
     rows: list[GradientRow]
     source: int
-    """Tokens that every source has, END among them."""
+    """The minimum length of the sources, including END."""
     target: int
-    """Tokens that are known of every target: END, with which it begins, and one less than are asked for."""
+    """The length of every target prefix: END, then the tokens before number `target`."""
     called: str
     ends: str
 
 
 def long_pairs(pairs: PairedTexts, context: int, most: int, split: str) -> LongPairs:
-    """Pairs that training could read, both sides of which are as long as half of all such sides. Sources are read
-    whole: what a part of one says is not what its target says."""
+    """Pairs that fit the context, with both sides at least as long as the median. Sources are read whole, because part
+    of a source does not match the target."""
     pairs = pairs.only(np.flatnonzero(pairs.longer <= context))
     sides = [
         long_enough(side.lengths, context, f"{name} of '{split}'")
@@ -174,9 +175,7 @@ def long_pairs(pairs: PairedTexts, context: int, most: int, split: str) -> LongP
     ]
     S, T = (side.tokens for side in sides)
     fit = np.intersect1d(sides[0].fit, sides[1].fit)
-    wanted = (
-        f"pairs of '{split}' that the model can read ({context} tokens, END among them), with {S} tokens or more in"
-    )
+    wanted = f"pairs of '{split}' that the model can read ({context} tokens with END), with {S} tokens or more in"
     chosen = pairs.only(some_of(fit, most, f"{wanted} the source and {T} in the target"))
     begin, rows = [chosen.target.end], []
     for source, target in zip(ids_of(chosen.source), ids_of(chosen.target), strict=True):
@@ -188,7 +187,7 @@ def long_pairs(pairs: PairedTexts, context: int, most: int, split: str) -> LongP
 
 
 def in_pairs(pairs: LongPairs, own: GradientSide, source: GradientSide, notes: tuple[str, ...] = ()) -> GradientRows:
-    """For translators, whose two sides are these."""
+    """Gradient rows of pairs, with these two sides."""
     return GradientRows(
         pairs.rows,
         own,

@@ -1,11 +1,11 @@
-"""What a prediction depends on, for any model with an embedding, with attention or without.
+"""Gradients of predictions with respect to the input tokens, for any model with an embedding.
 
-For each prediction, the gradient of a number that stands for it, in the embedding of every token, and the length of
-that vector: how fast the prediction changes when the token does. Rows are scaled to sum to one, so that they can be
-read, and compared, like attention. (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
+For each prediction, a scalar that stands for it is differentiated with respect to the embedding of every token; the
+gradient norm says how much the prediction depends on the token. Rows are scaled to sum to one, so that they can be read
+and compared like attention. (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
 
-Where a model predicts at every token, row i is what the prediction after token i depends on; else there is one row.
-Which number stands for a prediction is the task's to say: of models that choose, the log-probability of the likeliest.
+If a model predicts at every token, row i is for the prediction after token i; else there is one row. The task defines
+the scalar: for classification over tokens or classes, the log-probability of the likeliest.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,53 +26,53 @@ from headway.nn.replicated import Embedding
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """Predictions, as numbers that have gradients."""
+    """Predictions as scalars to differentiate."""
 
     numbers: Float[Tensor, "P"]
-    """Of each prediction, what is differentiated."""
+    """The scalar of each prediction."""
     predicted: list[str]
-    """What it says, in words."""
+    """The name of each prediction."""
     sizes: list[float]
-    """How much of it: a probability, a value."""
+    """Its size, such as a probability."""
     what: str = "d log p(likeliest)"
-    """What is differentiated, in words."""
+    """The name of the gradient, for captions."""
     size_is: str = "probability"
 
     def only(self, places: Sequence[int]) -> "Explained":
-        """Some of the predictions."""
+        """A subset of the predictions."""
         predicted, sizes = ([of[k] for k in places] for of in (self.predicted, self.sizes))
         return replace(self, numbers=self.numbers[list(places)], predicted=predicted, sizes=sizes)
 
 
 def likeliest(answer: Float[Tensor, "*P C"], names: Callable[[list[int]], Sequence[str]]) -> Explained:
-    """Of models that choose: which choice is likeliest, by the names of the choices."""
+    """The likeliest choice of each prediction, named by `names`."""
     found, best = answer.reshape(-1, answer.shape[-1]).log_softmax(-1).max(-1)  # [P]
     return Explained(found, list(names(best.tolist())), found.exp().tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """In a notebook it draws itself."""
+    """The gradients of one sentence. In a notebook it draws itself."""
 
     title: str
     sentence: Sentence
     lengths: Float[Tensor, "P T"]
-    """Of the gradient, for each prediction (row) and token (column)."""
+    """Gradient norms, for each prediction (row) and token (column)."""
     explained: Explained
-    """What was predicted, for each row."""
+    """The prediction of each row."""
     per_token: bool
-    """Whether there is a prediction after every token, or one of the whole sentence."""
+    """Whether there is a prediction after every token, or one for the whole sentence."""
     places: Sequence[int] | None = None
-    """Which of the predictions these are; None: all of them."""
+    """The indices of the predictions; None = all."""
 
     @property
     def shares(self) -> Float[Tensor, "P T"]:
-        """Rows that sum to one."""
+        """Gradient norms with rows scaled to sum to one."""
         return self.lengths / self.lengths.sum(-1, keepdim=True).clamp(min=torch.finfo(self.lengths.dtype).tiny)
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """What each row is named after: the token that is followed by the prediction, or what is predicted."""
+        """Row labels: the token before the prediction, or the prediction itself."""
         if not self.per_token:
             return tuple(self.explained.predicted)
         tokens = self.sentence.tokens
@@ -84,7 +84,7 @@ class Gradients:
 
     def draw(self) -> Picture:
         how = (
-            "Each row is a prediction, and shows on which tokens it depends: the length of "
+            "Each row is a prediction and shows how much it depends on each token: the norm of "
             f"{self.explained.what} / d embedding, rows scaled to sum to one."
         )
         text, warnings = self.sentence.text, self.sentence.warnings
@@ -116,11 +116,12 @@ def gradients_of(
     replica: int = 0,
     only: Sequence[int] | None = None,
 ) -> Gradients:
-    """`explain` makes of the model's answer, [T, …] or [C], what is differentiated; without it, the likeliest token.
-    `only`: after these tokens, and not after every one, each of which takes a pass back through the model."""
+    """The gradients for one text. `explain` turns the model's output, [T, …] or [C], into scalars; default: the
+    log-probability of the likeliest token. `only`: these predictions instead of all, since each needs a backward
+    pass."""
     embedding = next((m for m in model.modules() if isinstance(m, Embedding)), None)
     if embedding is None:
-        raise UserError(f"{title} has no embedding to take gradients in")
+        raise UserError(f"{title} has no embedding, so gradients cannot be taken at its input")
     sentence = read(tokenizer, text)
     kept: list[Tensor] = []
 
@@ -135,7 +136,7 @@ def gradients_of(
             answer = one.through(model)[replica, 0].float()
             said = explain(answer) if explain else likeliest(answer, tokenizer.pieces)
             if strange := [k for k in only or () if not 0 <= k < len(said.numbers)]:
-                raise UserError(f"there is no prediction {strange[0]}: they are 0 to {len(said.numbers) - 1}")
+                raise UserError(f"there is no prediction {strange[0]}: the numbers are 0 to {len(said.numbers) - 1}")
             said = said if only is None else said.only(only)
     finally:
         hook.remove()

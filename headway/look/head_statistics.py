@@ -1,8 +1,8 @@
-"""Numbers that say what an attention map shows: pure functions of the weights, for any leading axes.
+"""Statistics of attention maps: pure functions of the weights, for any leading axes.
 
-All are means over the queries that had a choice, that is at least two keys to look at. (The first token of a decoder
-sees nothing but itself, and would count as "looks at itself" and "looks at the first token" in every model.) A key
-counts as one to look at if its weight is above zero. Where no query had a choice, the answer is not a number.
+All are means over the queries with a choice, which have at least two keys with weight above zero. (The first token of a
+decoder only sees itself, and would count as attending to itself and to the first token in every model.) If no query has
+a choice, the result is NaN.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of each head: what its rows do, on average."""
+    """Statistics of each head, averaged over queries."""
 
     entropy: Float[Tensor, "*heads"]
-    """Of the rows, in nats: 0 = all weight on one key, ln n = the same weight on all n."""
+    """Entropy of the weights in nats: 0 = all weight on one key, ln n = equal weight on all n."""
     entropy_share: Float[Tensor, "*heads"]
-    """Entropy divided by ln n, row by row: 0 = one key, 1 = all alike."""
+    """Entropy divided by ln n, row by row: 0 = one key, 1 = uniform."""
     distance: Float[Tensor, "*heads"]
-    """Between query and key in tokens, weighted: how far the head looks."""
+    """Weighted mean distance between query and key, in tokens."""
     on_self: Float[Tensor, "*heads"]
-    """Share of the weight that stays at the query's own token."""
+    """Share of the weight on the query's own token."""
     on_first: Float[Tensor, "*heads"]
     """Share of the weight on the first token."""
     on_previous: Float[Tensor, "*heads"]
@@ -35,7 +35,7 @@ class Statistics:
 
 
 def statistics(weights: Float[Tensor, "*heads T T"]) -> Statistics:
-    """Of maps without padding."""
+    """The statistics of maps without padding."""
     weights = weights.double()
     keys = (weights > 0).sum(-1)
     choice = keys > 1
@@ -69,15 +69,15 @@ def _entropy(weights: Float[Tensor, "*heads Q K"]) -> Float[Tensor, "*heads Q"]:
 
 
 def on_padding(weights: Float[Tensor, "*heads T T"], padding_mask: Bool[Tensor, "T"]) -> Float[Tensor, "*heads"]:
-    """The share of their weight that tokens lose to padding: 0, unless a mask is wrong."""
+    """The share of tokens' weight that is on padding: 0, unless a mask is wrong."""
     return weights[..., padding_mask, :][..., ~padding_mask].double().sum(-1).mean(-1)
 
 
 def rollout(layers: Sequence[Float[Tensor, "_ T T"]]) -> Float[Tensor, "T T"]:
-    """How much of each input token is in each output, if attention and residual stream were all there is.
+    """Attention rollout: how much of each input token is in each output, counting only attention and residual stream.
 
-    Of each layer: the mean of the heads, plus the identity for the residual stream, rows made to sum to one; then the
-    product over the layers. (Abnar and Zuidema 2020, https://arxiv.org/abs/2005.00928)
+    For each layer, take the mean of the heads, add the identity for the residual stream and scale rows to sum to one;
+    then multiply the layers. (Abnar and Zuidema 2020, https://arxiv.org/abs/2005.00928)
     """
     length = layers[0].shape[-1]
     mixed = identity = torch.eye(length, dtype=torch.float64, device=layers[0].device)
@@ -88,5 +88,6 @@ def rollout(layers: Sequence[Float[Tensor, "_ T T"]]) -> Float[Tensor, "T T"]:
 
 
 def distance_between(ours: Float[Tensor, "*heads T T"], theirs: Float[Tensor, "*heads T T"]) -> Float[Tensor, "*heads"]:
-    """How much of its weight a row would have to move, on average, to become the other map's: 0 to 1."""
+    """Mean total variation distance between the rows of two maps: the share of weight that would have to move, 0 to
+    1."""
     return (ours.double() - theirs.double()).abs().sum(-1).mean(-1) / 2

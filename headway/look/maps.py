@@ -1,7 +1,7 @@
-"""Attention maps: who looks at whom, in every layer and head, whatever kernel computed it.
+"""Attention maps: the attention weights of every layer and head, whatever kernel computed them.
 
-Fused kernels never hold the weights. They are computed again from the queries and keys that flowed through the model,
-and weights·values is compared with what the kernel gave, so that a map says how far it is from what really happened.
+Fused kernels never materialise the weights. They are recomputed from the model's queries and keys, and weights·values
+is compared with the kernel's output, so that a map states how far it is from what the kernel computed.
 """
 
 import re
@@ -22,20 +22,20 @@ from headway.look import head_statistics as of_maps
 from headway.look.reading import Sentence, check_room, passes, read
 from headway.nn.taps import tap_names, watch
 
-TRUSTED = 1e-3  # in float32 rounding stays far below this, and a wrong mask far above
+TRUSTED = 1e-3  # float32 rounding stays far below this, a wrong mask far above
 
 
 @dataclass(frozen=True, eq=False)
 class MapStack:
-    """Maps of one kind, layer by layer: what looks at what."""
+    """Maps of one kind of attention, layer by layer."""
 
     name: str
     what: str
-    """In words."""
+    """A description, for headings."""
     rows: tuple[str, ...]
-    """Who looks."""
+    """The queries."""
     columns: tuple[str, ...]
-    """At whom."""
+    """The keys."""
     layers: dict[int, Float[Tensor, "_ Q K"]]
     """The weights of each layer's heads."""
 
@@ -45,14 +45,14 @@ class Maps:
     """The attention of one model on one sentence. In a notebook it draws itself."""
 
     title: str
-    """Whose attention it is: the run's name."""
+    """The name of the run."""
     sentence: Sentence
     layers: dict[int, Float[Tensor, "_ T T"]]
-    """The weights of each layer's heads, by the layer's number in the model; padding is cut away."""
+    """The weights of each layer's heads, by layer number, without padding."""
     padding: dict[int, Float[Tensor, "_"]] | None
-    """The share of weight on padding, before it was cut away; None where there was no padding."""
+    """The share of weight on padding, before it was cut off; None if there was no padding."""
     largest_difference: float
-    """Between what the kernel gave and weights·values, over all layers."""
+    """The largest difference between the kernel's output and weights·values, over all layers."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -60,24 +60,24 @@ class Maps:
 
     @property
     def all_stacks(self) -> list[MapStack]:
-        return [MapStack("self", "each token at all that it may see", self.tokens, self.tokens, self.layers)]
+        return [MapStack("self", "each token to all that it may see", self.tokens, self.tokens, self.layers)]
 
     def weights(self, layer: int, head: int) -> Float[Tensor, "T T"]:
-        """Row i: where token i looks."""
+        """Row i: the attention weights of query i."""
         return self.layers[self._layer(layer)][self._head(layer, head)]
 
     @cached_property
     def statistics(self) -> dict[int, of_maps.Statistics]:
-        """Of the heads of each layer."""
+        """Statistics of the heads of each layer."""
         return {layer: of_maps.statistics(weights) for layer, weights in self.layers.items()}
 
     def rollout(self, layer: int | None = None) -> Float[Tensor, "T T"]:
-        """Row i: how much of each token is in token i after this layer (the last, if none is named)."""
+        """Row i: how much of each token is in token i after this layer (default: the last)."""
         last = max(self.layers) if layer is None else self._layer(layer)
         return of_maps.rollout([weights for number, weights in self.layers.items() if number <= last])
 
     def grid(self, layer: int | None = None, head: int | None = None) -> Grid:
-        """One row per layer, one column per head; or only this layer, only this head."""
+        """One row per layer and one column per head, or only the given layer or head."""
         layers = self.layers if layer is None else [self._layer(layer)]
         heads = {n: range(len(self.layers[n])) if head is None else [self._head(n, head)] for n in layers}
         return Grid(self.title, [[self._panel(n, h) for h in heads[n]] for n in layers], WEIGHTS)
@@ -89,7 +89,7 @@ class Maps:
         return Grid(self.title, [[panel]], SHARES)
 
     def draw(self, layer: int | None = None, head: int | None = None) -> Picture:
-        how = "Each row is a token, and shows where it looks."
+        how = "Each row is a query token and shows its attention weights."
         text = self.sentence.text
         return Picture(
             f"Attention of {self.title}", text, how, [self.grid(layer, head)], self.notes, self.table(layer, head)
@@ -97,8 +97,8 @@ class Maps:
 
     def draw_rollout(self, layer: int | None = None) -> Picture:
         how = (
-            "Each row is a token, and shows of which tokens it is made: heads averaged, the residual stream added, "
-            "rows made to sum to one, layers multiplied."
+            "Each row is a token and shows how much of each input token it contains: heads averaged, the residual "
+            "stream added, rows scaled to sum to one, layers multiplied."
         )
         text = self.sentence.text
         return Picture(f"Rollout of {self.title}", text, how, [self.rollout_grid(layer)], self.notes)
@@ -107,11 +107,11 @@ class Maps:
     def notes(self) -> list[str]:
         kernel = f"{self.title}: kernel and weights·values differ by at most {self.largest_difference:.1e}"
         if not self.largest_difference < TRUSTED:
-            kernel += ", which is too much: these maps are not what the kernel computed"
+            kernel += ", which is too much: these maps do not show what the kernel computed"
         return [kernel, *self.sentence.warnings]
 
     def table(self, layer: int | None = None, head: int | None = None) -> PictureTable:
-        """One row per head: of all, or only of this layer, only of this head."""
+        """One row per head, of all or only of the given layer or head."""
         names = {
             "entropy": "entropy",
             "entropy_share": "of ln n",
@@ -164,7 +164,7 @@ class Maps:
     def _layer(self, layer: int) -> int:
         if layer not in self.layers:
             there = ", ".join(map(str, self.layers))
-            raise UserError(f"{self.title} has no attention in a layer {layer}; it has it in: {there}")
+            raise UserError(f"{self.title} has no attention in layer {layer}; layers with attention: {there}")
         return layer
 
     def _head(self, layer: int, head: int) -> int:
@@ -179,12 +179,12 @@ class Maps:
 def maps_of(
     model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str], title: str = "model", replica: int = 0
 ) -> list[Maps]:
-    """What every attention layer of a model does with each of these sentences."""
+    """The attention maps of a model for each of these sentences."""
     names = attention_layers(model)
     if not names:
         raise UserError(
-            f"{title} has no attention layers, so there are no maps of it to draw; "
-            "gradients show what its predictions depend on: --show gradients"
+            f"{title} has no attention layers, so there are no maps to draw; "
+            "to see what its predictions depend on, use --show gradients"
         )
     sentences = [read(tokenizer, text) for text in texts]
     heads = max((n for m in model.modules() if isinstance(n := getattr(m, "heads", None), int)), default=1)
@@ -199,7 +199,7 @@ def maps_of(
             padding_mask = torch.arange(one.ids.shape[2]) < len(sentence.ids)
             at = {tap: found[replica, row].cpu() for tap, found in seen.items()}  # [H, T, …]
             weights = {n: at[f"{path}.weights"] for n, path in names.items()}
-            fused = [path for path in names.values() if f"{path}.mixed" in at]  # else the weights are the model's own
+            fused = [path for path in names.values() if f"{path}.mixed" in at]  # others return their own weights
             off = [at[f"{path}.mixed"] - at[f"{path}.weights"] @ at[f"{path}.values"] for path in fused]
             difference = max((one[:, padding_mask].abs().max().item() for one in off), default=0.0)
             padding = (
@@ -212,9 +212,9 @@ def maps_of(
 
 
 def attention_layers(model: nn.Module) -> dict[int, str]:
-    """The paths of all self-attention, by the number of the layer each stands in."""
+    """The module paths of all self-attention, by layer number."""
     paths = [name.removesuffix(".weights") for name in tap_names(model) if re.search(r"\battention\.weights$", name)]
     numbers = [int(found[-1]) if (found := re.findall(r"\d+", path)) else k for k, path in enumerate(paths)]
-    if len(set(numbers)) < len(paths):  # an encoder's and a decoder's: numbered as they come
+    if len(set(numbers)) < len(paths):  # an encoder's and a decoder's: numbered in order
         numbers = list(range(len(paths)))
     return dict(zip(numbers, paths, strict=True))

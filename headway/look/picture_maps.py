@@ -1,9 +1,8 @@
-"""A picture and a caption as a model that matches them sees them: where its heads look, and what the match hangs on.
+"""Attention maps and gradients of a model that matches pictures and captions, for one picture and caption.
 
-attention    of each head among patches: how much of it each patch gets, the mean over all that look; and of each
-             head among words, likewise
-gradients    how fast the cosine of the two changes with each patch and with each word: the length of d cosine / d
-             embedding, scaled to sum to one (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
+attention    for each head, the attention that each patch or each word gets, averaged over all queries
+gradients    how much the cosine similarity depends on each patch and each word: the norm of d cosine / d embedding,
+             scaled to sum to one (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034)
 """
 
 from dataclasses import dataclass
@@ -25,32 +24,32 @@ from headway.nn.taps import tap_names, watch
 
 @dataclass(frozen=True, eq=False)
 class PictureMaps:
-    """In a notebook it draws itself."""
+    """The maps of one picture and caption. In a notebook it draws itself."""
 
     title: str
     name: str
-    """Of the picture."""
+    """The name of the picture."""
     sentence: Sentence
     tokens: tuple[str, ...]
-    """Of the caption, with END."""
+    """The tokens of the caption, with END."""
     pixels: UInt8[np.ndarray, "S S 3"]
     cosine: float
     by_patch: Float[Tensor, "N N"]
-    """Shares of the gradient."""
+    """Gradient norm by patch, scaled to sum to one."""
     by_word: Float[Tensor, "T"]
     among_patches: dict[tuple[int, int], Float[Tensor, "N N"]]
-    """By layer and head: the attention that each patch gets."""
+    """By (layer, head): the mean attention that each patch gets."""
     among_words: dict[tuple[int, int], Float[Tensor, "T"]]
 
     def draw(self, show: str = "heads", layer: int | None = None, head: int | None = None) -> Picture:
-        said = f"the cosine of picture and caption is {self.cosine:.3f}"
+        said = f"the cosine similarity of picture and caption is {self.cosine:.3f}"
         if show == "gradients":
             grids = [
                 self._picture(SHARES),
                 Grid("by patch", [[self._patches("gradients", self.by_patch)]], SHARES),
                 Grid("by word", [[self._words("gradients", self.by_word)]], SHARES),
             ]
-            how = f"On which patches and words the match depends: {said}, and shown is the length of its gradient."
+            how = f"How much the match depends on each patch and word: {said}, and the norm of its gradient is shown."
         else:
             patches, words = (
                 _rows(_chosen(maps, layer, head), make)
@@ -61,16 +60,16 @@ class PictureMaps:
             grids = [self._picture(WEIGHTS)]
             grids += [Grid("among patches", patches, WEIGHTS)] if patches else []
             grids += [Grid("among words", words, WEIGHTS)] if words else []
-            how = f"How much attention each patch and each word gets, on average over all that look; {said}."
+            how = f"How much attention each patch and each word gets, averaged over all queries; {said}."
         return Picture(f"{self.title}: {self.name}", self.sentence.text, how, grids, self.sentence.warnings, self.table)
 
     def _picture(self, scale: ColourScale) -> Grid:
-        """As the model gets it."""
+        """The picture as the model gets it."""
         n = len(self.by_patch)
         grey = self.pixels.mean(-1) / 255
         small = grey.reshape(n, len(grey) // n, n, -1).mean((1, 3))
         places = _places(n)
-        return Grid("picture", [[Panel("as it is seen", small, places, places, (), self.pixels)]], scale)
+        return Grid("picture", [[Panel("as the model sees it", small, places, places, (), self.pixels)]], scale)
 
     def _patches(self, title: str, shares: Float[Tensor, "N N"]) -> Panel:
         places = _places(len(shares))
@@ -107,11 +106,11 @@ class PictureMaps:
 def picture_maps(
     model: Clip, tokenizer: Tokenizer, pixels: UInt8[np.ndarray, "3 S S"], caption: str, name: str, title: str
 ) -> PictureMaps:
-    """What the first replica of a model makes of a picture and a caption."""
+    """The maps of the first replica of a model for a picture and a caption."""
     sentence, limit = read(tokenizer, caption), model.spec.context
     if len(sentence.ids) >= limit:
-        reason = f"the caption has {len(sentence.ids)} tokens, and the model reads {limit - 1}"
-        raise UserError(f"{reason} (model.context, and END)")
+        reason = f"the caption has {len(sentence.ids)} tokens, but the model reads {limit - 1}"
+        raise UserError(f"{reason} (model.context, less one for END)")
     device = next(model.parameters()).device
     ids = torch.tensor([*sentence.ids, model.end], device=device).expand(model.replicas, 1, -1)
     pictures = torch.as_tensor(pixels).to(device).expand(model.replicas, 1, -1, -1, -1)
@@ -125,7 +124,7 @@ def picture_maps(
     for tap in weights:
         of_picture = tap.startswith("picture.")
         layer = int(tap.removeprefix("picture.").split(".")[1])
-        got = seen[tap][0, 0].detach().double().mean(1).cpu()  # [H, K]: the mean over all that look
+        got = seen[tap][0, 0].detach().double().mean(1).cpu()  # [H, K]: the mean over queries
         for head, shares in enumerate(got):
             among[of_picture][layer, head] = shares.view(n, n) if of_picture else shares
     return PictureMaps(
@@ -156,7 +155,7 @@ def _chosen(maps: dict[tuple[int, int], Tensor], layer: int | None, head: int | 
 
 
 def _rows(maps: dict[tuple[int, int], Tensor], make: Any) -> list[list[Panel]]:
-    """A row for each layer."""
+    """A row of panels for each layer."""
     layers = sorted({layer for layer, _ in maps})
     return [
         [make(f"layer {layer}, head {head}", shares) for (at, head), shares in maps.items() if at == layer]

@@ -1,7 +1,6 @@
-"""A sentence as a model reads it: its tokens, the words they stand for, and the passes through the model.
+"""Tokenise sentences for looking inside a model, and run them through it.
 
-Models differ in how they are called: one that takes a `padding_mask` is told where padding stands, and gets several
-sentences as one padded batch; one that does not gets each sentence alone.
+A model that takes a `padding_mask` gets several sentences as one padded batch; other models get each sentence alone.
 """
 
 import inspect
@@ -16,18 +15,18 @@ from headway.core.errors import UserError
 from headway.data.tokenizers import Tokenizer
 from headway.nn.positions import Positions
 
-PADDING = 4  # slots put behind every sentence, for models that take padding, to see that nobody looks there
+PADDING = 4  # extra padding after every sentence, to check that it gets no attention
 
 
 @dataclass(frozen=True)
 class Sentence:
     text: str
-    """As typed, in one line."""
+    """The text as typed, joined into one line."""
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
-    """As shown: white space has a sign, and an unknown word stands beside the token it became."""
+    """Tokens for display: white space as visible symbols, unknown words beside the unknown token."""
     unknown: tuple[str, ...]
-    """The words that the vocabulary lacks."""
+    """Words that are not in the vocabulary."""
 
     @property
     def warnings(self) -> list[str]:
@@ -39,19 +38,19 @@ class Sentence:
 
 
 LONGEST = 8192
-"""Tokens: a picture of more has nothing in it that could be seen."""
-MOST_WEIGHTS = 1 << 28
-"""Numbers in all maps together: 1 GiB."""
+"""The longest sentence in tokens; a larger map would be illegible."""
+MAX_WEIGHTS = 1 << 28
+"""Limit on the elements of all maps together: 1 GiB in float32."""
 
 
 def check_room(sentences: Sequence[Sentence], maps: int, title: str) -> None:
-    """Before anything is computed: so many maps of sentences as long as these must have room."""
+    """Raise a UserError, before anything is computed, if so many maps of these sentences would take too much memory."""
     longest = max(len(sentence.ids) for sentence in sentences)
-    if (needed := maps * len(sentences) * longest**2) > MOST_WEIGHTS:
-        most = int((MOST_WEIGHTS / (maps * len(sentences))) ** 0.5)
+    if (needed := maps * len(sentences) * longest**2) > MAX_WEIGHTS:
+        most = int((MAX_WEIGHTS / (maps * len(sentences))) ** 0.5)
         raise UserError(
-            f"{title} has {maps} attention maps, and of {longest:,} tokens they would take {needed / 2**28:.1f} GiB: "
-            f"give a passage of at most {most:,} tokens"
+            f"{title} has {maps} attention maps; for {longest:,} tokens they would take {needed / 2**28:.1f} GiB: "
+            f"give a text of at most {most:,} tokens"
         )
 
 
@@ -59,7 +58,7 @@ def read(tokenizer: Tokenizer, text: str) -> Sentence:
     found = tokenizer.encode_row(text)
     ids = found.ids.tolist()
     if len(ids) > LONGEST:
-        raise UserError(f"{len(ids):,} tokens are too many to look at: give a passage of at most {LONGEST:,}")
+        raise UserError(f"{len(ids):,} tokens are too many to look at: give a text of at most {LONGEST:,}")
     if not found.bytes.any():
         raise UserError("the sentence is empty: there is nothing to look at")
     tokens, unknown, begin, content = tokenizer.pieces(ids), [], 0, text.encode()
@@ -73,20 +72,20 @@ def read(tokenizer: Tokenizer, text: str) -> Sentence:
 
 @dataclass(frozen=True)
 class Pass:
-    """One call of a model, and which sentences its rows are."""
+    """One call of a model, and the sentences that its rows are."""
 
     ids: Int[Tensor, "R B T"]
     padding_mask: Bool[Tensor, "R B T"] | None
     rows: list[int]
 
     def through(self, model: nn.Module) -> Tensor:
-        """The logits."""
+        """Run the model; returns the logits."""
         out = model(self.ids) if self.padding_mask is None else model(self.ids, padding_mask=self.padding_mask)
         return out[0] if isinstance(out, tuple) else out
 
 
 def passes(model: nn.Module, sentences: Sequence[Sentence], padding: int = PADDING) -> Iterator[Pass]:
-    """All sentences, through this model."""
+    """The calls that run all sentences through this model."""
     parameter = next(model.parameters())
     device, replicas = parameter.device, len(parameter)
     if "padding_mask" not in inspect.signature(model.forward).parameters:

@@ -1,9 +1,9 @@
-"""How far back the state of a recurrence depends on itself: the product of the Jacobians of its steps.
+"""How far back the state of a recurrence depends on itself: products of the Jacobians of its steps.
 
-    ∂state_t/∂state_s = J_t · J_{t−1} … J_{s+1},    J_t = ∂state_t/∂state_{t−1} at what is read there, held fixed
+    ∂state_t/∂state_s = J_t · J_{t−1} … J_{s+1},    J_t = ∂state_t/∂state_{t−1} at fixed inputs
 
-Whole Jacobians at any width; beyond 256 numbers the largest singular value is found by power iteration. What grows
-beyond float64 is infinite.
+Jacobians are computed in full at any width; beyond 256 units the largest singular value is found by power iteration.
+What overflows float64 is given as infinite.
 """
 
 import math
@@ -22,13 +22,14 @@ from headway.nn.mixer import Mixer
 
 WIDEST_SINGULAR = 256
 """The widest state whose singular values are computed."""
-ROUNDS, BLOCK = 30, 8
-"""Of power iteration, and how many vectors it leads at once: the largest values may lie close together."""
+ITERATIONS, BLOCK = 30, 8
+"""Of the power method; and how many vectors it iterates at once, since the largest singular values may lie close
+together."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """Of one Jacobian, by distance: 0, 1, 2 …"""
+    """Norms of a Jacobian by distance: 0, 1, 2 …"""
 
     typical: list[float]
     largest: list[float] | None = None
@@ -40,21 +41,21 @@ class Norms:
 
 @dataclass(frozen=True)
 class HiddenState:
-    """The state of one recurrence."""
+    """Gradient flow through the state of one recurrence."""
 
     units: int
-    """All of it: an LSTM has a hidden state and a cell."""
+    """Size of the whole state; that of an LSTM includes hidden state and cell."""
     norms: Norms
     singular_values: list[float]
-    """Of the Jacobian of a single step, the largest first: each the mean over steps. Empty for very wide states."""
+    """Singular values of a single step's Jacobian, largest first, averaged over steps. Empty for very wide states."""
     step_bound: float | None
-    """What the weights alone allow: no step's Jacobian has a larger norm, whatever is read."""
+    """An upper bound on the norm of a step's Jacobian that follows from the weights alone, for any input."""
     part: str | None = None
-    """Whose state it is, in words, where it is not all that the recurrence has."""
+    """For notes: which part of the recurrence's state this is, if not all."""
 
     @property
     def bound(self) -> list[float] | None:
-        """… and so for many steps, by distance."""
+        """The bound over many steps, by distance."""
         if self.step_bound is None:
             return None
         reach = torch.arange(len(self.norms.typical), dtype=torch.float64)
@@ -62,14 +63,14 @@ class HiddenState:
 
 
 class MixerInput(NamedTuple):
-    """What a mixer was given where a row was read."""
+    """The input of a mixer for one row."""
 
     x: Float[Tensor, "1 1 T D"]
     context: Context
     state: Any = None
 
     def of_tokens(self, behind: int) -> "MixerInput":
-        """Without padding, which leaves a state as it is; and without so many tokens at the end."""
+        """The input without padding, which does not change the state, and without the last `behind` tokens."""
         there = torch.arange(self.x.shape[2], device=self.x.device)
         if (known := self.context.padding_mask) is not None:
             there = there[known[0, 0]]
@@ -79,8 +80,8 @@ class MixerInput(NamedTuple):
 
 
 def hidden_states(model: Any, rows: GradientRows) -> list[dict[str, HiddenState]]:
-    """Of every side, of every mixer whose state is a vector per row. Where one stack reads two sides, its states are
-    told once, of the whole row."""
+    """For every side, the states of all mixers whose state is a vector per row. If one stack reads both sides, its
+    states are given once, for the whole row."""
     sides = {side.stack: side for side in reversed(rows.sides)}
     given = _inputs(model, rows, [mixer for stack in sides for mixer in mixers_of(model, stack).values()])
     found: list[dict[str, HiddenState]] = []
@@ -94,13 +95,13 @@ def hidden_states(model: Any, rows: GradientRows) -> list[dict[str, HiddenState]
 
 
 def mixers_of(model: Any, stack: str) -> dict[str, Mixer]:
-    """Those of a stack, by the names that they have in it."""
+    """The mixers of a stack, by their names in it."""
     mixers = model.get_submodule(stack).mixers
     return {f"layers.{k}.{getattr(mixer, 'called', 'mixer')}": mixer for k, mixer in enumerate(mixers)}
 
 
 def _inputs(model: Any, rows: GradientRows, mixers: Sequence[Mixer]) -> dict[Mixer, list[MixerInput]]:
-    """Of each mixer, what it is given in every row."""
+    """The inputs of each mixer for every row."""
     read: dict[Mixer, list[MixerInput]] = {mixer: [] for mixer in mixers}
 
     def keep(found: list[MixerInput]):
@@ -120,8 +121,8 @@ def _inputs(model: Any, rows: GradientRows, mixers: Sequence[Mixer]) -> dict[Mix
 def step_jacobians(
     mixer: Mixer, x: Float[Tensor, "1 1 T D"], context: Context, first: Any = None
 ) -> Float[Tensor, "N S S"] | None:
-    """∂state_t/∂state_{t−1} at every token but the first, from this state on; None where the state is not vectors
-    [R, B, units] by name."""
+    """∂state_t/∂state_{t−1} at every token but the first, starting from state `first`; None if the state is not a dict
+    of vectors [R, B, units]."""
 
     def step(t: int, state: Any, rows: int) -> Any:
         slots = context.queries[t : t + 1]
@@ -134,11 +135,11 @@ def step_jacobians(
         return None
     sizes, found = [part.shape[-1] for part in state.values()], []
     for t in range(1, x.shape[2]):
-        # A copy of the state for every number of the next one, of which each copy is asked for another.
+        # One copy of the state per output unit: copy i gives row i of the Jacobian in a single backward pass.
         flat = torch.cat(list(state.values()), -1).expand(-1, sum(sizes), -1).detach().requires_grad_()
         after = step(t, dict(zip(state, flat.split(sizes, -1), strict=True)), sum(sizes))
-        told = torch.cat([after[name] for name in state], -1)[0]  # [S, S]
-        found.append(torch.autograd.grad(told.diagonal().sum(), flat)[0][0].double())
+        flat_after = torch.cat([after[name] for name in state], -1)[0]  # [S, S]
+        found.append(torch.autograd.grad(flat_after.diagonal().sum(), flat)[0][0].double())
         state = {name: part[:, :1].detach() for name, part in after.items()}
     return torch.stack(found) if found else None
 
@@ -150,8 +151,8 @@ def _hidden_state(mixer: Mixer, steps: list[Float[Tensor, "N S S"]]) -> HiddenSt
         through, norms, spectral = torch.eye(units, dtype=torch.float64, device=jacobians.device), [1.0], [1.0]
         for jacobian in jacobians.flip(0):
             through = through @ jacobian
-            norms.append(_or_infinite(float(through.norm())) / math.sqrt(units))
-            spectral.append(_spectral(through))
+            norms.append(_nan_as_infinite(float(through.norm())) / math.sqrt(units))
+            spectral.append(_spectral_norm(through))
         typical.append(torch.tensor(norms, dtype=torch.float64))
         largest.append(torch.tensor(spectral, dtype=torch.float64))
     several = torch.cat([jacobians[:: max(1, len(jacobians) // 4)] for jacobians in steps])
@@ -162,25 +163,26 @@ def _hidden_state(mixer: Mixer, steps: list[Float[Tensor, "N S S"]]) -> HiddenSt
     return HiddenState(units, norms, values, None if bound is None else bound[0].item(), mixer.advances)
 
 
-def _or_infinite(size: float) -> float:
-    return math.inf if math.isnan(size) else size
+def _nan_as_infinite(norm: float) -> float:
+    """An overflow may give inf - inf or 0 · inf, hence NaN."""
+    return math.inf if math.isnan(norm) else norm
 
 
-def spectral(matrices: Float[Tensor, "*N S D"]) -> Float[Tensor, "*N"]:
-    """The largest singular value of each; infinite where numbers have grown beyond all measure."""
+def spectral_norms(matrices: Float[Tensor, "*N S D"]) -> Float[Tensor, "*N"]:
+    """The largest singular value of each matrix; infinite for those that have overflowed."""
     finite = matrices.isfinite().flatten(-2).all(-1)
-    held = torch.where(finite[..., None, None], matrices, 0)
-    return torch.where(finite, torch.linalg.matrix_norm(held, ord=2), math.inf)
+    filled = torch.where(finite[..., None, None], matrices, 0)
+    return torch.where(finite, torch.linalg.matrix_norm(filled, ord=2), math.inf)
 
 
-def _spectral(matrix: Float[Tensor, "S S"]) -> float:
-    """Of one matrix, however wide."""
-    size = float(matrix.norm())
-    if len(matrix) <= WIDEST_SINGULAR or not 0 < size < math.inf:
-        return float(spectral(matrix))
-    matrix = matrix / size  # or the squares of small numbers would be zero
-    drawn = random.generator("spectral", len(matrix))
-    block = torch.randn(len(matrix), BLOCK, generator=drawn, dtype=matrix.dtype).to(matrix.device)
-    for _ in range(ROUNDS):
+def _spectral_norm(matrix: Float[Tensor, "S S"]) -> float:
+    """The largest singular value of one matrix of any width."""
+    norm = float(matrix.norm())
+    if len(matrix) <= WIDEST_SINGULAR or not 0 < norm < math.inf:
+        return float(spectral_norms(matrix))
+    matrix = matrix / norm  # otherwise the squares of small values underflow
+    generator = random.generator("spectral", len(matrix))
+    block = torch.randn(len(matrix), BLOCK, generator=generator, dtype=matrix.dtype).to(matrix.device)
+    for _ in range(ITERATIONS):
         block = torch.linalg.qr(matrix.mT @ (matrix @ block)).Q
-    return size * float(torch.linalg.matrix_norm(matrix @ block, ord=2))
+    return norm * float(torch.linalg.matrix_norm(matrix @ block, ord=2))

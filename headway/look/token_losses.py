@@ -1,8 +1,7 @@
-"""What a model loses on a text, token by token, as it is and with some of its heads switched off.
+"""The loss of a model on a text, token by token, as it is and with some of its heads switched off.
 
-A head is switched off by what it brings: zeros flow on in the place of what it mixed (`….mixed`), and everything else
-stays. The difference of the losses is what the head did for each token; what others would do in its place, had they
-been trained without it, is another question.
+A head is switched off by replacing its output (`….mixed`) with zeros; everything else stays. The difference of the
+losses is what the head contributes to each token. It does not show what a model trained without the head would do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,24 +17,24 @@ from headway.nn.taps import intervene, watch, without_head
 @dataclass(frozen=True)
 class TokenLosses:
     pieces: list[str]
-    """Of a text, of a translation; or the names of classes."""
+    """The tokens of a text or translation, or the names of classes."""
     nats: list[float | None]
-    """One per piece; None where there was nothing to predict it from."""
+    """One per piece; None where there was no context to predict it from."""
     what: str
-    """What is lost on what, in words."""
+    """For headings: what the losses are of."""
     notes: tuple[str, ...] = ()
-    """What should be known of it."""
+    """Caveats."""
 
 
 Losing = Callable[[], TokenLosses]
-"""Asks the model, as it is now, about what was settled before: one translation, for example."""
+"""Computes the losses with the model as it is now, on a fixed text or translation."""
 Heads = Mapping[str, Sequence[int]]
-"""By the path of their attention: `layers.0.attention`."""
+"""Head numbers by the path of their attention, such as `layers.0.attention`."""
 
 
 @torch.no_grad()
 def switched_off(model: nn.Module, losing: Losing, heads: Heads) -> TokenLosses:
-    """The same losses while these heads bring nothing."""
+    """The losses with the outputs of these heads set to zero."""
     taps = {f"{path}.mixed": without_head(*numbers) for path, numbers in heads.items() if numbers}
     if not taps:
         return losing()
@@ -43,13 +42,13 @@ def switched_off(model: nn.Module, losing: Losing, heads: Heads) -> TokenLosses:
         found = losing()
     if missing := [tap for tap in taps if tap not in seen]:
         path = missing[0].removesuffix(".mixed")
-        raise UserError(f"{path} computes its heads in a way of its own: they cannot be switched off one by one")
+        raise UserError(f"{path} does not compute its heads separately, so they cannot be switched off one by one")
     return found
 
 
 @torch.no_grad()
 def each_switched_off(model: nn.Module, losing: Losing, counts: Mapping[str, int]) -> dict[tuple[str, int], float]:
-    """How much is lost in all, in nats, by switching off one head after the other; `counts`: heads by path."""
+    """The increase of the total loss in nats from switching off each head alone; `counts`: number of heads by path."""
     before = _total(losing())
     return {
         (path, head): _total(switched_off(model, losing, {path: [head]})) - before

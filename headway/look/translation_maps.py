@@ -1,7 +1,7 @@
-"""Attention of a translator: the source at itself, the translation at the source, and the translation at itself.
+"""Attention maps of a translator: encoder self-attention, cross-attention and decoder self-attention.
 
-What is looked at is what the model writes for a source. The mean of all heads that look across says which token of the
-source each token of the translation goes with: an alignment, for what it is worth.
+The maps are of the model's own translation of a source. The mean of all cross-attention heads gives a rough alignment
+of target tokens to source tokens.
 """
 
 from collections.abc import Sequence
@@ -21,34 +21,34 @@ from headway.look.reading import Sentence
 from headway.models.translator import Translator
 from headway.nn.taps import tap_names, watch
 
-STACKS = {"encoder": "the source at itself", "cross": "the translation at the source", "decoder": "at its own past"}
+STACKS = {"encoder": "source to source", "cross": "translation to source", "decoder": "translation to its own past"}
 
 
 @dataclass(frozen=True, eq=False)
 class TranslationMaps:
-    """In a notebook it draws itself."""
+    """The maps of one translation. In a notebook it draws itself."""
 
     title: str
     sentence: Sentence
     """The source."""
     target: tuple[str, ...]
-    """The tokens of the translation, END among them."""
+    """The tokens of the translation, including END."""
     translation: str
     stacks: dict[str, list[Float[Tensor, "_ Q K"]]]
-    """Of each stack, of each layer: the weights of its heads. Row i of `cross` is what wrote token i of the target."""
+    """For each stack and layer, the weights of its heads. Row i of `cross` is from predicting token i of the target."""
     largest_difference: float
-    """Between what the kernel gave and weights·values, over all layers."""
+    """The largest difference between the kernel's output and weights·values, over all layers."""
 
     @property
     def at_source(self) -> Float[Tensor, "T S"]:
-        """The mean of all heads that look at the source, from each token of the translation. Where no encoder reads it
-        the source stands before the translation, and its END is the beginning of that."""
+        """Attention of each target token to the source, averaged over all heads. Without an encoder, the source
+        precedes the translation in one row, and the END of the source begins the translation."""
         layers = self.stacks.get("cross") or self.stacks["decoder"]
         return torch.stack([layer.mean(0) for layer in layers]).mean(0)[:, : len(self.sentence.tokens) + 1]
 
     @property
     def alignment(self) -> list[int]:
-        """For each token of the translation, the token of the source that is looked at most."""
+        """For each token of the translation, the source token with the most attention."""
         return self.at_source.argmax(-1).tolist()
 
     @property
@@ -68,12 +68,14 @@ class TranslationMaps:
         return found
 
     def grid(self, layer: int | None = None, head: int | None = None) -> Grid:
-        """The maps across, by which two runs can be set side by side."""
+        """The cross-attention maps, for comparing two runs."""
         grids = dict(zip(self.stacks, self.grids(layer, head), strict=True))
         return grids.get("cross") or grids["decoder"]
 
     def draw(self, layer: int | None = None, head: int | None = None) -> Picture:
-        how = "Each row is a token, and shows where it looks; rows of the translation are what is about to be written."
+        how = (
+            "Each row shows the attention weights of one token; rows of the translation are the tokens being predicted."
+        )
         said, grids = f"{self.sentence.text} → {self.translation}", self.grids(layer, head)
         if layer is None and head is None:
             grids = [*grids, self._aligned()]
@@ -82,13 +84,13 @@ class TranslationMaps:
     def _aligned(self) -> Grid:
         weights, (_, columns) = self.at_source, self._labels("cross", 0)
         panel = Panel("mean of all heads", weights.numpy(), self.target, columns, ())
-        return Grid("alignment: what each token of the translation goes with", [[panel]], WEIGHTS)
+        return Grid("alignment: source tokens of each token of the translation", [[panel]], WEIGHTS)
 
     def rollout_grid(self, layer: int | None = None) -> Grid:
-        raise UserError("rollout is of one sequence, and a translator has two; its maps are shown by --show heads")
+        raise UserError("rollout needs a single sequence, but a translator has two; use --show heads")
 
     def draw_rollout(self, layer: int | None = None) -> Picture:
-        raise UserError("rollout is of one sequence, and a translator has two; its maps are shown by --show heads")
+        raise UserError("rollout needs a single sequence, but a translator has two; use --show heads")
 
     @property
     def notes(self) -> list[str]:
@@ -96,7 +98,7 @@ class TranslationMaps:
         return [kernel, *self.sentence.warnings]
 
     def table(self) -> PictureTable:
-        """How widely each head looks."""
+        """The relative entropy of each head."""
         rows = [
             [found["stack"], str(found["layer"]), str(found["head"]), percent(found["entropy_share"])]
             for found in self.as_json()["heads"]
@@ -131,7 +133,7 @@ class TranslationMaps:
         return Panel(f"{stack} · layer {layer} · head {head}", weights.numpy(), rows, columns, caption)
 
     def _labels(self, stack: str, keys: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of rows and columns."""
+        """The labels of rows and columns."""
         source, begun = (*self.sentence.tokens, "END"), ("END", *self.target[:-1])
         return {
             "encoder": (source, source),
@@ -158,13 +160,13 @@ class TranslationMaps:
 def translation_maps(
     model: Translator, sentence: Sentence, written: Sequence[int], pieces: Sequence[str], translation: str, title: str
 ) -> TranslationMaps:
-    """Of this translation, given as tokens without END and as it is shown."""
+    """The maps of this translation: `written` are its tokens without END, `pieces` the same for display."""
     device, end, source_end = next(model.parameters()).device, model.vocabulary - 1, model.source_vocabulary - 1
     sources = torch.tensor([*sentence.ids, source_end], device=device)[None, None]
     ids = torch.tensor([end, *written], device=device)[None, None]
     places = attention_stacks(model)
     if not any(places.values()):
-        raise UserError(f"{title} has no attention layers, so there are no maps of it to draw")
+        raise UserError(f"{title} has no attention layers, so there are no maps to draw")
     taps = [f"{path}.{tap}" for paths in places.values() for path in paths for tap in ("weights", "values", "mixed")]
     with watch(model, *taps) as seen:
         model(sources, ids)
@@ -174,7 +176,7 @@ def translation_maps(
         for paths in places.values()
         for path in paths
     )
-    # Where no encoder reads the source it stands at the right end of its slots: what is left of it is padding.
+    # Without an encoder the source is left-padded: cut the padding off.
     most = sources.shape[2] + ids.shape[2] - 1
     stacks = {
         stack: [found[f"{path}.weights"][..., -most:] for path in paths] for stack, paths in places.items() if paths
@@ -183,7 +185,7 @@ def translation_maps(
 
 
 def attention_stacks(model: Translator) -> dict[str, list[str]]:
-    """The paths of all attention, layer by layer."""
+    """The module paths of all attention by stack, layer by layer."""
     return {
         "encoder": _attention(model, "encoder.", "attention"),
         "cross": _attention(model, "layers.", "cross_attention"),

@@ -1,1 +1,1 @@
-"""What is trained: stacks of blocks with a head."""
+"""The models that are trained: stacks of blocks with a head."""

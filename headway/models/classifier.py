@@ -1,9 +1,9 @@
-"""An encoder that says which class a text is of: embed → place → layers → norm → pool → head.
+"""An encoder that classifies texts: embedding, positions, layers, norm, pooling, head.
 
 ids           [R, B, T]
-padding_mask  [R, B, T]      True where there is a token, False where a row is filled up
-x             [R, B, T, D]   through `layers`; everybody sees everybody
-features      [R, B, D]      pooled, of tokens only, not of padding
+padding_mask  [R, B, T]      True where there is a token, False where there is padding
+x             [R, B, T, D]   through `layers`; attention in both directions
+features      [R, B, D]      pooled over tokens, not over padding
 logits        [R, B, C]
 """
 
@@ -27,17 +27,17 @@ from headway.nn.trainable import Carried
 
 class FeaturesOfTexts(Protocol):
     def of(self, texts: Any) -> Float[Tensor, "R N D"]:
-        """What the head reads of these texts, computed once."""
+        """The features of these texts (the head's input), computed once."""
         ...
 
 
 class HeadSpec(Spec):
-    """From the pooled vector to the classes: two linear maps with a nonlinearity between them."""
+    """The classification head on the pooled vector: two linear maps with a nonlinearity between them."""
 
     kind: Literal["relu", "gelu", "tanh", "linear"] = "relu"
     """The nonlinearity between the head's two linear maps; linear = a single linear map."""
     hidden: int | None = Field(default=None, ge=1)
-    """Hidden units of the head; null = as many as the width."""
+    """Hidden units of the head; null = the width."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """The dropout rate of the pooled vector, before the head."""
 
@@ -45,10 +45,10 @@ class HeadSpec(Spec):
 
     def problems(self) -> Iterator[Problem]:
         if self.kind == "linear" and self.hidden is not None:
-            yield Problem(("kind", "hidden"), "a linear head is one map, with nothing between its two ends")
+            yield Problem(("kind", "hidden"), "a linear head is a single map, without hidden units")
 
     def flops(self, width: int, classes: int) -> int:
-        """For one text."""
+        """FLOPs for one text."""
         return 2 * width * classes if self.kind == "linear" else 2 * (self.hidden or width) * (width + classes)
 
     def build(self, replicas: int, width: int, classes: int) -> "Head":
@@ -71,10 +71,10 @@ class ClassifierSpec(EncoderSpec):
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
         if self.pooling.kind in ("first", "pooler") and not any(one.looks_ahead for one in self.mixers):
-            yield "the first token has seen no other, where all layers read from left to right: set model.pooling=last"
+            yield "all layers read from left to right, so the first token has seen no other: set model.pooling=last"
 
     def forward_flops_per_row(self, classes: int, length: int) -> int:
-        """For one text, filled up to this length, in one replica."""
+        """FLOPs for one text, padded to this length, in one replica."""
         at_the_end = self.pooling.flops(self.width) + self.head.flops(self.width, classes)
         return length * self.flops_per_token(length) + at_the_end
 
@@ -91,7 +91,7 @@ class ClassifierSpec(EncoderSpec):
 
 
 class Classifier(Encoder):
-    of_head = ("head",)
+    head_parts = ("head",)
 
     def __init__(self, spec: ClassifierSpec, vocabulary: int, classes: int, replicas: int, device: str = "cpu"):
         super().__init__(spec, vocabulary, replicas, device)
@@ -99,34 +99,34 @@ class Classifier(Encoder):
         self.pooler = spec.pooling.build(replicas, spec.width)
         self.head = spec.head.build(replicas, spec.width, classes)
         self.pooled, self.logits = Tap(), Tap()
-        self.kept: FeaturesOfTexts | None = None  # of texts, while only the head is trained
+        self.kept: FeaturesOfTexts | None = None  # cached features of texts, while only the head is trained
 
     def forward(
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> Float[Tensor, "R B C"]:
-        """The score of each class."""
+        """The logits of the classes."""
         return self.decide(self.features(ids, padding_mask))
 
     def features(
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> Float[Tensor, "R B D"]:
-        """What the head reads of each row."""
+        """The pooled vector of each row, which is the head's input."""
         x, _ = self.hidden(ids, padding_mask=padding_mask)
         everything = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
         return self.pooler(self.spec.pooling.pool(x, everything))
 
     def decide(self, features: Float[Tensor, "R B D"]) -> Float[Tensor, "R B C"]:
-        """The score of each class, by the head."""
+        """The logits of the classes, computed by the head from features."""
         return self.logits(self.head(self.pooled(features)))
 
     def losses(self, logits: Float[Tensor, "R B C"], targets: Int[Tensor, "R B"]) -> Float[Tensor, "R B"]:
-        """Nats of the right class, for every row."""
+        """The loss of every row: nats of the correct class."""
         flat = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
         return flat.view(targets.shape)
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers: mean nats per row, one number per replica. No text goes on from another. The features
-        of a batch are those that were computed before, if it has any."""
+        """The training loss: mean nats per row, one number per replica. No state is carried. If the batch has cached
+        features, they are used."""
         known = getattr(batch, "features", None)
         features = self.features(batch.inputs, batch.padding_mask) if known is None else known
         return self.losses(self.decide(features), batch.targets).mean(1), None
@@ -139,7 +139,7 @@ class Head(nn.Module):
         self.drop = Dropout(replicas, spec.dropout, fixed=True)
         self.into = None if spec.kind == "linear" else Linear(replicas, width, hidden)
         self.nonlinearity = _NONLINEARITIES.get(spec.kind)
-        self.output = Linear(replicas, hidden, classes, gain=0.2)  # a start that knows nothing: about ln C nats
+        self.output = Linear(replicas, hidden, classes, gain=0.2)  # starts near uniform: about ln C nats
 
     def forward(self, x: Float[Tensor, "R B D"]) -> Float[Tensor, "R B C"]:
         h = self.drop(x)[:, :, None]

@@ -1,11 +1,11 @@
-"""Two encoders that meet in one space, where a picture lies near the captions that fit it. https://arxiv.org/abs/2103.00020
+"""CLIP: encoders of pictures and captions with a joint embedding space. https://arxiv.org/abs/2103.00020
 
 pictures   [R, B, 3, S, S]   0 to 255 → patches [R, B, P, 3·p·p] → [R, B, P, D] through layers → pooled → projected
 captions   [R, B, T]         tokens and END → [R, B, T, D] through layers → pooled → projected
-embedded   [R, B, E]         both of length one, so that their product is the cosine
+embedded   [R, B, E]         both with norm 1, so that their product is the cosine similarity
 logits     [R, B, B]         of every picture with every caption: cosine times a learnt scale
 
-The model itself is the encoder of captions, with the keys that all encoders have; `picture` describes the other.
+The recipe keys of the model itself are those of the caption encoder; `picture` describes the picture encoder.
 """
 
 import math
@@ -23,7 +23,7 @@ from headway.core.spec import Problem, Spec
 from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.pooling import Mean, PoolingSpec
-from headway.models.spec import MOST_LAYERS
+from headway.models.spec import MAX_LAYERS
 from headway.nn import mixer
 from headway.nn.attention import AttentionSpec
 from headway.nn.backends import Needs
@@ -40,8 +40,8 @@ from headway.nn.trainable import Carried
 
 Embedded = Float[Tensor, "R B E"]
 Square = Float[Tensor, "R B B"]
-NOTHING = -1e6
-"""The logit of what cannot be chosen, where a sum may have nothing else in it."""
+EXCLUDED = -1e6
+"""A logit for excluded entries that is finite, because a logsumexp may have no other terms."""
 
 
 class ContrastSpec(Variant):
@@ -52,20 +52,20 @@ class ContrastSpec(Variant):
     sharpest: float = Field(default=100.0, gt=0)
     """The upper limit of the logit scale."""
     repeats: Literal["left-out", "wrong"] = "left-out"
-    """What to make of other pictures in the batch with the very same caption (or other captions of the same picture):
-    left-out = they count neither as right nor as wrong; wrong = they are negatives like any other, as in CLIP."""
+    """How to treat other pictures in the batch with the very same caption (or other captions of the same picture):
+    left-out = neither positives nor negatives; wrong = negatives like any other, as in CLIP."""
 
     def problems(self) -> Iterator[Problem]:
         if self.scale > self.sharpest:
-            yield Problem(("scale", "sharpest"), f"it would begin at {self.scale:g}, above its limit {self.sharpest:g}")
+            yield Problem(("scale", "sharpest"), f"it would start at {self.scale:g}, above its limit {self.sharpest:g}")
 
     @abstractmethod
     def build(self, replicas: int) -> "ContrastiveLoss": ...
 
 
 class InfoNCE(ContrastSpec):
-    """Which caption is the picture's, and which picture the caption's, among all of the batch: the mean of two
-    cross-entropies. https://arxiv.org/abs/2103.00020"""
+    """The mean of two cross-entropies: of choosing each picture's caption, and each caption's picture, within the
+    batch. https://arxiv.org/abs/2103.00020"""
 
     kind: Literal["infonce"] = "infonce"
     scale: float = Field(default=1 / 0.07, gt=0)
@@ -87,7 +87,7 @@ class Sigmoid(ContrastSpec):
 
 
 class ContrastiveLoss(nn.Module):
-    """From cosines to logits, and from those to losses."""
+    """From cosine similarities to logits, and from logits to losses."""
 
     def __init__(self, spec: ContrastSpec, replicas: int):
         super().__init__()
@@ -103,7 +103,7 @@ class ContrastiveLoss(nn.Module):
         return cosines * self.scale[:, None, None]
 
     def of_replica(self, r: int) -> "ContrastiveLoss":
-        """That of one replica, on the CPU and in float64: for sums that are looked at closely."""
+        """The loss module of one replica, on the CPU and in float64, for exact checks."""
         with torch.no_grad():
             alone = self.spec.build(1).double()
             for mine, own in zip(alone.parameters(), self.parameters(), strict=True):
@@ -111,11 +111,11 @@ class ContrastiveLoss(nn.Module):
         return alone
 
     def losses(self, logits: Square, also_right: Bool[Tensor, "R B B"]) -> Float[Tensor, "R B"]:
-        """Of each pair of the batch, pair k being picture k and caption k."""
+        """The loss of each pair of the batch; pair k is picture k and caption k."""
         right = logits.diagonal(dim1=1, dim2=2)
         itself = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
-        # log(1 + Σ exp(wrong − right)) is small exactly where all is known; 1 − softmax would be rounding there.
-        wrong = self._compared(logits, also_right, -torch.inf).masked_fill(itself, NOTHING)
+        # log(1 + Σ exp(wrong − right)) stays exact when it is small; 1 − softmax would be only rounding error there.
+        wrong = self._compared(logits, also_right, -torch.inf).masked_fill(itself, EXCLUDED)
         to_caption = F.softplus((wrong - right[:, :, None]).logsumexp(2))
         to_picture = F.softplus((wrong - right[:, None, :]).logsumexp(1))
         return (to_caption + to_picture) / 2
@@ -135,30 +135,30 @@ class PairwiseLoss(ContrastiveLoss):
         return super().forward(cosines) + self.bias[:, None, None]
 
     def losses(self, logits: Square, also_right: Bool[Tensor, "R B B"]) -> Float[Tensor, "R B"]:
-        """Of each picture with all captions."""
+        """The loss of each picture with all captions."""
         right = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
-        # softplus(-inf) is 0: what is left out costs nothing.
+        # softplus(-inf) is 0: excluded pairs add no loss.
         asked = self._compared(torch.where(right, -logits, logits), also_right, -torch.inf)
         return F.softplus(asked).sum(2)
 
 
 class PictureEncoderSpec(Spec):
-    """The encoder of pictures: patches in the place of words. https://arxiv.org/abs/2010.11929"""
+    """The encoder of pictures, a vision transformer on patches. https://arxiv.org/abs/2010.11929"""
 
     patch: int = Field(default=8, ge=1)
     """Height and width of a patch, in pixels."""
-    layers: int = Field(default=4, ge=1, le=MOST_LAYERS)
+    layers: int = Field(default=4, ge=1, le=MAX_LAYERS)
     """The number of layers (blocks)."""
     width: int = Field(default=128, ge=1)
     """The size of the residual stream, also called d_model or the hidden size."""
     mixer: Mixers = AttentionSpec()
     """What moves information between patches: one for all layers, or a list with one for each."""
     positions: PositionSpec = Learned()
-    """The position scheme of patches, which are counted row by row."""
+    """The position scheme of the patches, which are numbered row by row."""
     feedforward: FeedForwardSpec = Gelu()
     """The feed-forward net of each layer, by its nonlinearity."""
     norm: NormSpec = Layer()
-    """The normalisation and where it stands."""
+    """The normalisation and its placement."""
     pooling: PoolingSpec = Mean()
     """How the vectors of the patches become one: mean, first, last, max."""
 
@@ -170,11 +170,11 @@ class PictureEncoderSpec(Spec):
         yield from mixer.problems(self.mixer, self.layers, self.width, self.positions)
 
     def patches(self, size: int) -> int:
-        """Of a picture with sides of so many pixels."""
+        """The number of patches of a square picture with sides of `size` pixels."""
         return (size // self.patch) ** 2
 
     def flops(self, size: int) -> int:
-        """A forward pass of one picture."""
+        """FLOPs of a forward pass of one picture."""
         n, into = self.patches(size), 2 * 3 * self.patch**2 * self.width
         per_patch = sum(one.flops_per_token(self.width, n) for one in self.mixers)
         return n * (into + per_patch + self.layers * self.feedforward.flops_per_token(self.width))
@@ -183,7 +183,7 @@ class PictureEncoderSpec(Spec):
 class ClipSpec(BackboneSpec):
     """Two encoders, of captions and of pictures, that are trained to agree.
 
-    `layers`, `width` and so on are of the encoder of captions."""
+    `layers`, `width` and so on are the caption encoder's."""
 
     reads: ClassVar[str] = "pictures"
 
@@ -202,12 +202,12 @@ class ClipSpec(BackboneSpec):
         return self.picture.mixers
 
     def forward_flops(self, size: int, length: int) -> int:
-        """Of one picture and its caption, filled up to this length; without the products of a batch."""
+        """FLOPs of one picture and its caption, padded to this length, without the logits of the batch."""
         projections = 2 * self.shared * (self.width + self.picture.width)
         return self.picture.flops(size) + length * self.flops_per_token(length) + projections
 
     def build(self, vocabulary: int, size: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "Clip":
-        """For captions of so many kinds of tokens, END being the last, and pictures of this size."""
+        """The model for captions with this vocabulary, in which END is the last token, and pictures of this size."""
         model = Clip(self, vocabulary, size, len(seeds), device)
         seed(model, seeds, device)
         return model
@@ -260,13 +260,13 @@ class Clip(Backbone):
         return self.vocabulary - 1
 
     def forward(self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None) -> Embedded:
-        """Captions, embedded."""
+        """The embeddings of captions."""
         x, _ = self.hidden(ids, padding_mask=padding_mask)
         everything = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
         return self.told(_of_length_one(self.caption_out, self.spec.pooling.pool(x, everything)))
 
     def see(self, pictures: UInt8[Tensor, "R B 3 S S"] | Float[Tensor, "R B 3 S S"]) -> Embedded:
-        """Pictures, embedded."""
+        """The embeddings of pictures."""
         return self.shown(_of_length_one(self.picture_out, self.picture(pictures)))
 
     def match(
@@ -277,11 +277,11 @@ class Clip(Backbone):
     ) -> Float[Tensor, "R B C"]:
         """The logits of every picture with every caption."""
         shown, told = self.see(pictures), self(ids, padding_mask)
-        with torch.autocast(shown.device.type, enabled=False):  # the scale would make much of what bf16 rounds off
+        with torch.autocast(shown.device.type, enabled=False):  # the scale would magnify bf16's rounding
             return self.logits(self.contrast(shown @ told.mT))
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers: the mean over the pairs of a batch, one number per replica."""
+        """The training loss: the mean over the pairs of a batch, one number per replica."""
         logits = self.match(batch.pictures, batch.inputs, batch.padding_mask)
         return self.contrast.losses(logits, batch.also_right).mean(1), None
 

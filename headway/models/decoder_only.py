@@ -1,8 +1,8 @@
-"""A translator without an encoder: source, END and target are one sequence, and one stack reads and writes it.
+"""A translator without an encoder: source, END and target are one sequence for a single stack of layers.
 
-row       x₁ … xₙ END y₁ … yₘ      the source stands at the right end of its slots, so that nothing is between
-mask      prefix: the source is seen by all of it, the target from left to right; or causal: everything is
-logits    [R, B, T, V]              of y₁, y₂ …, END, behind END, y₁ … yₘ
+row       x₁ … xₙ END y₁ … yₘ      the source is padded on the left, so that no padding comes before END
+mask      prefix: source tokens attend to the whole source, target tokens causally; or causal for all
+logits    [R, B, T, V]              of y₁, y₂ …, END, after the inputs END, y₁ … yₘ
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,9 +27,9 @@ class DecoderOnlySpec(TranslatorSpec):
 
     kind: Literal["decoder-only"] = "decoder-only"
     mask: Literal["prefix", "causal"] = "prefix"
-    """Whether source tokens see the whole source (prefix), or only what stands before them (causal)."""
+    """Whether source tokens attend to the whole source (prefix), or only to earlier tokens (causal)."""
     loss_on: Literal["target", "all"] = "target"
-    """Which tokens the training loss is on: the target alone, or the source as well (with a causal mask)."""
+    """Which tokens the training loss is on: only the target, or also the source (with a causal mask)."""
     tied: bool = True
     """Whether the output matrix is the embedding table (weight tying)."""
 
@@ -41,7 +41,7 @@ class DecoderOnlySpec(TranslatorSpec):
         yield from super().problems()
         if self.mask == "prefix" and self.positions.for_encoders is not self.positions:
             kind = self.positions.kind
-            reason = f"{kind} is made for looking back, and with a prefix mask the source looks ahead, too"
+            reason = f"{kind} is made for attending backwards, but with a prefix mask the source also attends forwards"
             yield Problem(("positions", "mask"), f"{reason}; use {kind}-symmetric, or mask: causal")
         if self.loss_on == "all" and self.mask == "prefix":
             reason = "with a prefix mask every token of the source sees the next one: there is nothing to predict"
@@ -56,8 +56,8 @@ class DecoderOnlySpec(TranslatorSpec):
     def build(
         self, source_vocabulary: int, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu"
     ) -> "DecoderOnly":
-        assert source_vocabulary == vocabulary, "source and target are one sequence: their tokens are the same"
-        twice = self.model_copy(update={"context": 2 * self.context})  # for the source, and for the target
+        assert source_vocabulary == vocabulary, "source and target are one sequence, so they have the same vocabulary"
+        twice = self.model_copy(update={"context": 2 * self.context})  # for source and target
         model = DecoderOnly(self, twice, vocabulary, len(seeds), device)
         seed(model, seeds, device)
         return model
@@ -96,7 +96,7 @@ class DecoderOnly(Translator):
         ids: Int[Tensor, "R B T"],
         known: Bool[Tensor, "R B T"],
     ) -> Float[Tensor, "R B S+T D"]:
-        """What reading and going on would give in two, of a source that stands at the right end of its slots."""
+        """One pass over a left-padded source and its target; equivalent to `read` and `written` one after the other."""
         mask: Mask = Prefix(sources.shape[2]) if self.spec.mask == "prefix" else Causal()
         return self.hidden(torch.cat((sources, ids), 2), padding_mask=torch.cat((told, known), 2), mask=mask)[0]
 
@@ -105,7 +105,7 @@ class DecoderOnly(Translator):
             return super().loss(batch, state)
         sources, told = self._moved_right(batch.sources, batch.source_mask)
         x = self._in_one_pass(sources, told, batch.inputs, batch.padding_mask)
-        # Behind each token of the source the next one, behind its last one END, with which the inputs begin.
+        # The target after each source token is the next one; after the last it is END, the first of the inputs.
         targets = torch.cat((sources[..., 1:], batch.inputs[..., :1], batch.targets), 2)
         return self.mean_nats(x, targets, torch.cat((told, batch.padding_mask), 2)), None
 
@@ -118,7 +118,7 @@ class DecoderOnly(Translator):
     def _moved_right(
         self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None
     ) -> tuple[Int[Tensor, "R B S"], Bool[Tensor, "R B S"]]:
-        """Padding to the left; and without END, for the target begins with it."""
+        """The sources with padding on the left, and without END, because the target starts with it."""
         end = self.vocabulary - 1
         told = sources != end if source_mask is None else source_mask & (sources != end)
         slots = torch.arange(sources.shape[2], device=sources.device)

@@ -1,6 +1,4 @@
-"""What encoders have in common beside being a backbone: attention in both directions, rows of several texts, and
-weights that may come from a pretrained encoder.
-"""
+"""What encoders add to the backbone: attention in both directions, rows with two texts, and pretrained weights."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -19,16 +17,16 @@ _START = TypeAdapter(StartSpec)
 
 
 class EncoderSpec(BackboneSpec):
-    """A stack of layers in which every token sees every other."""
+    """A stack of layers in which every token attends to every other."""
 
     start: StartSpec = Drawn()
     """The initial weights: drawn (by the seed), or pretrained, with `from`; then layers, width and everything else that
-    the weights settle are taken from that model and need not be given."""
+    the weights determine are taken from that model and need not be given."""
     segments: SegmentSpec = NoSegments()
     """Segment embeddings, which say which of two texts in a row a token belongs to: none, separated."""
 
     body: BorrowedBody | None = None
-    """An encoder of another architecture, run by transformers; it follows from `start`. null = Headway's own layers."""
+    """An encoder of another architecture, run by transformers; set by `start`. null = Headway's own layers."""
 
     added: ClassVar[frozenset[str]] = BackboneSpec.added | {"start", "segments", "body"}
 
@@ -40,13 +38,13 @@ class EncoderSpec(BackboneSpec):
         try:
             return _START.validate_python(given["start"]).completed(given)
         except ValidationError:
-            return given  # which is complained about where it stands
+            return given  # the error is reported when `start` itself is validated
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
         if (kind := self.positions.kind) in ("alibi", "t5"):
-            what = "would favour the tokens furthest ahead" if kind == "alibi" else "cannot tell later tokens apart"
-            reason = f"{kind} is made for looking back; in an encoder, which looks ahead too, it {what}"
+            what = "would favour the furthest later tokens" if kind == "alibi" else "cannot tell later tokens apart"
+            reason = f"{kind} is made for attending backwards; in an encoder, which also attends forwards, it {what}"
             yield Problem(("positions",), f"{reason}; use {kind}-symmetric")
 
     @property
@@ -54,8 +52,8 @@ class EncoderSpec(BackboneSpec):
         return self.start.tokenizer
 
     @property
-    def starts_clueless(self) -> bool:
-        return self.start.knows_nothing
+    def starts_random(self) -> bool:
+        return self.start.is_random
 
     @property
     def trained_first(self) -> Any:
@@ -66,11 +64,11 @@ class EncoderSpec(BackboneSpec):
 
 
 class Encoder(Backbone):
-    at_tokens = (*Backbone.at_tokens, "segments")
+    embedding_parts = (*Backbone.embedding_parts, "segments")
 
     spec: EncoderSpec
     notes: Sequence[str] = ()
-    """What its start had to say, where training begins with weights that were not drawn."""
+    """Notes of `start.fill`, if training starts from pretrained weights."""
 
     def __init__(self, spec: EncoderSpec, vocabulary: int, replicas: int, device: str):
         super().__init__(spec, vocabulary, replicas, device, Everything())

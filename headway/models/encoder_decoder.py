@@ -1,12 +1,12 @@
 """Encoder–decoder: an encoder reads the source, and a decoder with cross attention to it writes the target.
 
 sources   [R, B, S]
-memory    [R, B, S, D]   embed → place → encoder's layers → norm; everybody sees everybody
-x         [R, B, T, D]   embed → place → layers: own past, then the memory, then each position alone → norm
+memory    [R, B, S, D]   embedding, positions, encoder layers (attention in both directions), norm
+x         [R, B, T, D]   embedding, positions, layers (self attention, cross attention, feed-forward net), norm
 logits    [R, B, T, V]
 
-The encoder is a backbone of its own; the decoder is the model itself. What mixes in either is up to the recipe: where
-both are recurrences, the decoder may begin with what the encoder's are left with at the end of the source.
+The encoder is a backbone of its own; the decoder is the model itself. The recipe chooses the mixers of both. If both
+are recurrences, the decoder's initial state can be computed from the encoder's final state.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem
 from headway.core.variants import Variant
 from headway.models.backbone import Backbone, BackboneSpec
-from headway.models.spec import MOST_LAYERS
+from headway.models.spec import MAX_LAYERS
 from headway.models.state import ModelState, SourceMemory
 from headway.models.translator import Translator, TranslatorSpec
 from headway.nn import mixer
@@ -42,19 +42,19 @@ class FirstStateSpec(Variant):
 
     @abstractmethod
     def build(self, replicas: int, left: int, sizes: Sequence[dict[str, int]]) -> "FirstStates | None":
-        """From so many numbers that the encoder is left with, to states of these sizes, layer by layer."""
+        """The map from the encoder's final state, of size `left`, to states of these sizes, layer by layer."""
 
     def problems_with(self, left: int, sizes: Sequence[dict[str, int]]) -> Iterator[Problem]:
-        """Why it cannot be; keys are those of the model."""
+        """Why it is impossible in this model; keys are the model's."""
         yield from ()
 
     def flops(self, left: int, sizes: Sequence[dict[str, int]]) -> int:
-        """Of products, for one source."""
+        """FLOPs of the matrix products for one source."""
         return 0
 
 
 class Zeros(FirstStateSpec):
-    """Zeros: all that the decoder knows of the source comes through attention."""
+    """Zeros: the decoder gets information about the source only through attention."""
 
     kind: Literal["zeros"] = "zeros"
 
@@ -63,8 +63,8 @@ class Zeros(FirstStateSpec):
 
 
 class FromEncoder(FirstStateSpec):
-    """tanh(W s + b), s being the states of all of the encoder's recurrences after the last token of the source, and of
-    those that read it from its end after the first. https://arxiv.org/abs/1409.0473"""
+    """tanh(W s + b), where s has the final states of all of the encoder's recurrences: after the last source token, and
+    in the backward direction after the first. https://arxiv.org/abs/1409.0473"""
 
     kind: Literal["encoder"] = "encoder"
 
@@ -73,10 +73,10 @@ class FromEncoder(FirstStateSpec):
 
     def problems_with(self, left: int, sizes: Sequence[dict[str, int]]) -> Iterator[Problem]:
         if not left:
-            reason = "no layer of the encoder is a recurrence, so none is left with a state at the end of the source"
+            reason = "no layer of the encoder is a recurrence, so it has no final state"
             yield Problem(("first_state", "encoder_mixer"), f"{reason}; use first_state: zeros")
         if not any(sizes):
-            reason = "no layer of the decoder is a recurrence, so none begins with a state"
+            reason = "no layer of the decoder is a recurrence, so it has no initial state"
             yield Problem(("first_state", "mixer"), f"{reason}; use first_state: zeros")
 
     def flops(self, left: int, sizes: Sequence[dict[str, int]]) -> int:
@@ -84,7 +84,7 @@ class FromEncoder(FirstStateSpec):
 
 
 class FirstStates(nn.Module):
-    """One map, to the states of all layers together."""
+    """One linear map to the states of all layers."""
 
     def __init__(self, replicas: int, left: int, sizes: Sequence[dict[str, int]]):
         super().__init__()
@@ -92,19 +92,19 @@ class FirstStates(nn.Module):
         self.map = Linear(replicas, left, sum(sum(parts.values()) for parts in sizes))
 
     def forward(self, left: Float[Tensor, "R B N"]) -> list[Carried]:
-        """By layer, and by the names of the parts."""
+        """The state of each layer, as parts by name."""
         found = self.map(left[:, :, None])[:, :, 0].to(left.dtype).tanh()  # a state is float32 in every precision
         pieces = iter(found.split([size for parts in self.sizes for size in parts.values()], -1))
         return [{name: next(pieces) for name in parts} for parts in self.sizes]
 
 
 class EncoderDecoderSpec(TranslatorSpec):
-    """An encoder that reads and a decoder that writes. https://arxiv.org/abs/1706.03762
+    """An encoder for the source and a decoder for the target. https://arxiv.org/abs/1706.03762
 
-    `layers`, `mixer` and so on are the decoder's, and the encoder's where nothing else is said."""
+    `layers`, `mixer` and so on are the decoder's, and the encoder's unless set separately."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
-    encoder_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
+    encoder_layers: int | None = Field(default=None, ge=1, le=MAX_LAYERS)
     """The number of encoder layers; null = as many as the decoder has."""
     encoder_mixer: Mixers | None = None
     """The encoder's mixer: one for all of its layers, or a list with one for each; null = the decoder's."""
@@ -112,13 +112,13 @@ class EncoderDecoderSpec(TranslatorSpec):
     """Cross attention, from the decoder to the encoder's output; null = attention with as many heads as the layer's
     self attention."""
     tied: Literal["none", "output", "all"] = "output"
-    """Weight tying: output = target embedding and output matrix are one (https://arxiv.org/abs/1608.05859); all = the
-    source embedding too, which takes a joint vocabulary; none."""
+    """Weight tying: output = the target embedding is also the output matrix (https://arxiv.org/abs/1608.05859); all =
+    the source embedding as well, which requires a joint vocabulary; none."""
     first_state: FirstStateSpec = Zeros()
     """The initial state of the decoder's recurrences: zeros; or encoder = a learnt map of the final states of the
     encoder's recurrences."""
     begin: int | None = Field(default=None, ge=0)
-    """The id of the token that targets begin with and that is never written; null = END."""
+    """The id of the token that targets start with and that is never generated; null = END."""
 
     added: ClassVar[frozenset[str]] = TranslatorSpec.added | {"first_state", "begin"}
 
@@ -127,7 +127,7 @@ class EncoderDecoderSpec(TranslatorSpec):
         own = self.mixer if self.encoder_mixer is None else self.encoder_mixer
         layers = self.encoder_layers or self.layers
         if self.encoder_mixer is None and isinstance(own, list) and len(own) != layers:
-            own = own[0]  # whose list it is says `problems`
+            own = own[0]  # the length is reported by `problems`
         return BackboneSpec.model_construct(
             kind="encoder",
             layers=layers,
@@ -144,23 +144,23 @@ class EncoderDecoderSpec(TranslatorSpec):
         )
 
     def cross_for(self, own: MixerSpec) -> MixerSpec:
-        """How a layer with this mixer looks at the memory."""
+        """The cross attention of a layer with this mixer."""
         if self.cross is not None:
             return self.cross
         if isinstance(own, AttentionSpec):
-            return own.model_copy(update={"window": None})  # a window is around one's own place
+            return own.model_copy(update={"window": None})  # a window is around a position of the same sequence
         return AttentionSpec(heads=next((h for h in (4, 2) if self.width % h == 0), 1))
 
     @property
     def states(self) -> tuple[int, list[dict[str, int]]]:
-        """The numbers that the encoder's recurrences are left with; and the states of the decoder's, by layer."""
+        """The size of the encoder's final state, and the sizes of the decoder's states, by layer."""
         encoder = self.encoder
         left = sum(sum(one.state_sizes(self.width).values()) for one in encoder.mixers)
         return left, [one.state_sizes(self.width) for one in self.mixers]
 
     @property
     def shares_vocabulary(self) -> str:
-        return "tied: all makes one table of both embeddings" if self.tied == "all" else ""
+        return "with tied: all, source and target share one embedding table" if self.tied == "all" else ""
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -169,8 +169,8 @@ class EncoderDecoderSpec(TranslatorSpec):
             and isinstance(self.mixer, list)
             and self.encoder_layers not in (None, self.layers)
         ):
-            reason = f"the list has a mixer for each of {self.layers} layers, and the encoder has {self.encoder_layers}"
-            yield Problem(("mixer", "encoder_layers", "encoder_mixer"), f"{reason}; give encoder_mixer, too")
+            reason = f"the list has a mixer for each of {self.layers} layers, but the encoder has {self.encoder_layers}"
+            yield Problem(("mixer", "encoder_layers", "encoder_mixer"), f"{reason}; set encoder_mixer as well")
         elif self.encoder_mixer is not None:
             encoder = self.encoder
             for problem in mixer.problems(encoder.mixer, encoder.layers, self.width, encoder.positions):
@@ -183,7 +183,7 @@ class EncoderDecoderSpec(TranslatorSpec):
                 yield Problem(("width", *(f"cross.{key}" for key in problem.keys)), problem.reason)
 
     def forward_flops(self, source: int, target: int, vocabulary: int) -> int:
-        # Of cross attention: queries and output by the target, keys and values by the source; scores and sums between.
+        # Cross attention: queries and output of the target, keys and values of the source, scores and weighted sums.
         of_cross = 4 * self.width * self.width * (target + source) + 4 * self.width * target * source
         of_cross += target * self.norm.crossing_flops(self.width)
         of_decoder = (
@@ -195,13 +195,13 @@ class EncoderDecoderSpec(TranslatorSpec):
         self, source_vocabulary: int, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu"
     ) -> "EncoderDecoder":
         if self.begin is not None and self.begin >= vocabulary - 1:
-            raise UserError(f"model.begin is token {self.begin}, and there are those from 0 to {vocabulary - 2}")
+            raise UserError(f"model.begin is token {self.begin}, but the tokens are 0 to {vocabulary - 2}")
         model = EncoderDecoder(self, source_vocabulary, vocabulary, len(seeds), device)
         seed(model, seeds, device)
         return model
 
 
-TOGETHER = 16  # sources that are read at once, where there are many of different lengths
+SOURCES_PER_PASS = 16  # sources per encoder pass, if there are many with different lengths
 
 
 class EncoderDecoder(Translator):
@@ -229,7 +229,7 @@ class EncoderDecoder(Translator):
 
     @property
     def crossing(self) -> list[Mixer]:
-        """What looks at the memory, layer by layer."""
+        """The cross attention of each layer."""
         return [layer.cross for layer in self.layers]  # pyright: ignore
 
     @property
@@ -246,10 +246,10 @@ class EncoderDecoder(Translator):
         return ModelState(self._first(read), memory=SourceMemory(vectors, source_mask))
 
     def read_many(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
-        """In groups of similar length, each without the padding that the others need."""
+        """Read in groups of similar length, each padded only to its own longest source."""
         if source_mask is None or self.first_states is not None:
             return self.read(sources, source_mask)
-        groups = zip(sources.split(TOGETHER, 1), source_mask.split(TOGETHER, 1), strict=True)
+        groups = zip(sources.split(SOURCES_PER_PASS, 1), source_mask.split(SOURCES_PER_PASS, 1), strict=True)
         vectors = []
         for some, told in groups:
             longest = int(told.sum(2).max())
@@ -258,7 +258,7 @@ class EncoderDecoder(Translator):
         return ModelState((None,) * len(self.layers), memory=SourceMemory(torch.cat(vectors, 1), source_mask))
 
     def _first(self, read: ModelState) -> tuple[Any, ...]:
-        """What each layer begins with: the state of its mixer, and nothing of cross attention's yet."""
+        """The initial state of each layer: its mixer's, and None for cross attention."""
         if self.first_states is None:
             return (None,) * len(self.layers)
         left = [one.summary(own) for one, own in zip(self.encoder.mixers, read.layers, strict=True)]
@@ -268,7 +268,7 @@ class EncoderDecoder(Translator):
     def written(
         self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> tuple[Float[Tensor, "R B T D"], ModelState]:
-        if self.spec.begin is not None:  # nothing is read behind an END: as an input it is the beginning
+        if self.spec.begin is not None:  # as an input, END occurs only at the start of a target
             ids = ids.masked_fill(ids == self.vocabulary - 1, self.spec.begin)
         return super().written(ids, state, padding_mask)
 

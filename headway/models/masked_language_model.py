@@ -1,10 +1,10 @@
-"""An encoder that guesses hidden tokens: embed → place → layers → norm → transform → logits.
+"""A masked language model like BERT: embedding, positions, layers, norm, transform, logits.
 
 ids           [R, B, T]
-padding_mask  [R, B, T]      True where there is a token, False where a row is filled up
-x             [R, B, T, D]   through `layers`; everybody sees everybody
-logits        [R, B, T, V]   by the embedding table, and a number for every token; in training [R, B, K, V], at the
-                             places that are asked for
+padding_mask  [R, B, T]      True where there is a token, False where there is padding
+x             [R, B, T, D]   through `layers`; attention in both directions
+logits        [R, B, T, V]   by the embedding table and a bias; in training [R, B, K, V], at the predicted positions
+                             only
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,27 +26,27 @@ from headway.nn.trainable import Carried
 
 
 class Masking(Spec):
-    """Which fraction of the tokens is to be predicted, and what replaces them."""
+    """The fraction of the tokens to predict, and what replaces them."""
 
     share: float = Field(default=0.15, gt=0, lt=1)
-    """The fraction of the tokens of a row that are to be predicted."""
+    """The fraction of the tokens of a row to predict."""
     masked: float = Field(default=0.8, gt=0, le=1)
-    """The fraction of those that [MASK] replaces."""
+    """The fraction of these that are replaced by [MASK]."""
     random: float = Field(default=0.1, ge=0, lt=1)
-    """The fraction of those that a random token replaces. The rest stay as they are."""
+    """The fraction of these that are replaced by a random token. The rest are left as they are."""
 
     def problems(self) -> Iterator[Problem]:
         if self.masked + self.random > 1:
-            reason = f"{self.masked:.0%} hidden and {self.random:.0%} exchanged are more than all that are chosen"
+            reason = f"{self.masked:.0%} masked and {self.random:.0%} random add up to more than 100%"
             yield Problem(("masked", "random"), reason)
 
 
 ALL_HIDDEN = Masking(masked=1.0, random=0.0)
-"""As models are scored: what is guessed is not seen."""
+"""The masking for scores: every predicted token is replaced by [MASK]."""
 
 
 class MaskedLanguageModelSpec(EncoderSpec):
-    """An encoder that predicts hidden tokens from both sides, as BERT is pre-trained."""
+    """An encoder that predicts masked tokens from the tokens on both sides, as in BERT's pretraining."""
 
     reads: ClassVar[str] = "text"
     reads_rows: ClassVar[bool] = True
@@ -60,10 +60,10 @@ class MaskedLanguageModelSpec(EncoderSpec):
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
         if not any(one.looks_ahead for one in self.mixers):
-            yield "all layers read from left to right, so what follows a hidden token has no part in guessing it"
+            yield "all layers read from left to right, so masked tokens are predicted from earlier tokens only"
 
     def forward_flops_per_row(self, vocabulary: int, length: int, guessed: int) -> int:
-        """For one row of this length in one replica, of which so many tokens are guessed."""
+        """FLOPs for one row of this length in one replica, with `guessed` predicted tokens."""
         return length * self.flops_per_token(length) + guessed * 2 * self.width * (self.width + vocabulary)
 
     def build(self, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> "MaskedLanguageModel":
@@ -84,7 +84,7 @@ class MaskedLanguageModel(Encoder):
     def forward(
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> Float[Tensor, "R B T V"]:
-        """The scores of every token at every place."""
+        """The logits at every position."""
         x, _ = self.hidden(ids, padding_mask=padding_mask)
         return self.logits(self.embedding.logits(self.transform(x)) + self.output_bias[:, None, None])
 
@@ -94,18 +94,17 @@ class MaskedLanguageModel(Encoder):
         places: Int[Tensor, "R B K"],
         padding_mask: Bool[Tensor, "R B T"] | None = None,
     ) -> Float[Tensor, "R B K V"]:
-        """The same, at these places only."""
-        x = self._asked_for(ids, places, padding_mask)
+        """The logits at these positions only."""
+        x = self._predicted_vectors(ids, places, padding_mask)
         return self.embedding.logits(x) + self.output_bias[:, None, None]
 
-    def _asked_for(self, ids: Tensor, places: Tensor, padding_mask: Tensor | None) -> Float[Tensor, "R B K D"]:
+    def _predicted_vectors(self, ids: Tensor, places: Tensor, padding_mask: Tensor | None) -> Float[Tensor, "R B K D"]:
         x, _ = self.hidden(ids, padding_mask=padding_mask)
         return self.transform(x.gather(2, places[..., None].expand(-1, -1, -1, x.shape[-1])))
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers: mean nats per token that is asked for, one number per replica. No row goes on from
-        another."""
-        x = self._asked_for(batch.inputs, batch.places, batch.padding_mask)
+        """The training loss: mean nats per predicted token, one number per replica. No state is carried."""
+        x = self._predicted_vectors(batch.inputs, batch.places, batch.padding_mask)
         if batch.asked is None:
             flat = x.flatten(1, 2), self.embedding.weight, batch.targets.flatten(1, 2)
             return mean_cross_entropy(*flat, self.output_bias), None
@@ -118,7 +117,7 @@ class MaskedLanguageModel(Encoder):
 
 
 class Transform(nn.Module):
-    """What BERT has between its last layer and the output: a linear map, the nonlinearity of the layers (GELU, where
+    """BERT's transform between the last layer and the output: a linear map, the nonlinearity of the layers (GELU if
     they have none), a norm."""
 
     def __init__(self, spec: EncoderSpec, replicas: int):

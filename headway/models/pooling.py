@@ -1,4 +1,4 @@
-"""How the vectors of a row become one. Padding has no say; a row without a single token becomes zeros."""
+"""Pooling: how the vectors of a row become one. Padding is ignored; a row without any token becomes zeros."""
 
 from abc import abstractmethod
 from typing import ClassVar, Literal
@@ -11,7 +11,7 @@ from headway.core.variants import Variant
 from headway.nn.replicated import Linear
 
 Rows = Float[Tensor, "R B T D"]
-Real = Bool[Tensor, "R B T"]
+TokenMask = Bool[Tensor, "R B T"]
 Pooled = Float[Tensor, "R B D"]
 
 
@@ -19,18 +19,18 @@ class PoolingSpec(Variant):
     """Pooling: how the vectors of a row become one."""
 
     reaches: ClassVar[str | None] = None
-    """Which tokens a gradient comes to from the pooled vector without another between, in words; None: not known."""
+    """A sentence that says which tokens get a gradient directly from the pooled vector; None = not known."""
 
     @abstractmethod
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
-        """Of tokens only, not of padding."""
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
+        """The pooled vector of each row, over tokens and not over padding."""
 
     def build(self, replicas: int, width: int) -> nn.Module:
-        """What is learnt of it: it goes on from the pooled vector."""
+        """The learned part, applied to the pooled vector."""
         return nn.Identity()
 
     def flops(self, width: int) -> int:
-        """Of what is learnt, for one row."""
+        """FLOPs of the learned part, for one row."""
         return 0
 
 
@@ -41,7 +41,7 @@ class Mean(PoolingSpec):
 
     reaches = "pooling by mean reaches every token directly, however far it is"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         count = padding_mask.sum(2).clamp(min=1)[..., None]
         return torch.where(padding_mask[..., None], x, 0.0).sum(2) / count
 
@@ -53,21 +53,21 @@ class First(PoolingSpec):
 
     reaches = "pooling reaches the first token directly, and the others through the layers"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
-        first = padding_mask.int().argmax(2)[..., None, None]  # of equals, the first one
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
+        first = padding_mask.int().argmax(2)[..., None, None]  # argmax gives the first of equal values
         vector = x.gather(2, first.expand(-1, -1, 1, x.shape[-1])).squeeze(2)
         return torch.where(padding_mask.any(2, keepdim=True), vector, 0.0)
 
 
 class Pooler(PoolingSpec):
-    """The vector of the first token through a map and a tanh: what BERT tells by whether one text follows another.
+    """The vector of the first token through a linear map and a tanh, as for BERT's next-sentence prediction.
     https://arxiv.org/abs/1810.04805"""
 
     kind: Literal["pooler"] = "pooler"
 
     reaches = "pooling reaches the first token directly, and the others through the layers"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         return First().pool(x, padding_mask)
 
     def build(self, replicas: int, width: int) -> nn.Module:
@@ -87,13 +87,13 @@ class DenseTanh(nn.Module):
 
 
 class Last(PoolingSpec):
-    """The vector of the last token: all that a recurrence has read by then."""
+    """The vector of the last token, by which a recurrence has read the whole row."""
 
     kind: Literal["last"] = "last"
 
     reaches = "pooling reaches the last token directly, and the others through the layers"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         return First().pool(x.flip(2), padding_mask.flip(2))
 
 
@@ -104,6 +104,6 @@ class Max(PoolingSpec):
 
     reaches = "pooling by max reaches directly every token that is the largest in some dimension, however far it is"
 
-    def pool(self, x: Rows, padding_mask: Real) -> Pooled:
+    def pool(self, x: Rows, padding_mask: TokenMask) -> Pooled:
         largest = x.masked_fill(~padding_mask[..., None], -torch.inf).amax(2)
         return torch.where(padding_mask.any(2, keepdim=True), largest, 0.0)

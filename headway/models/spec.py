@@ -5,62 +5,62 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headway.core.variants import Variant
 
-MOST_LAYERS = 1000
-"""As many as anybody has trained (https://arxiv.org/abs/2203.00555). Each is a module, and making them takes time and
-room, however narrow they are."""
+MAX_LAYERS = 1000
+"""The deepest Transformer ever trained (https://arxiv.org/abs/2203.00555). Each layer is a module, which takes time and
+memory to build, however narrow it is."""
 
 
 class ModelSpec(Variant):
-    """What is trained. Which task a model is for follows from its kind."""
+    """The model. Its kind determines the task."""
 
     reads: ClassVar[str]
-    """The kind of data it learns from."""
+    """The kind of data that it is trained on."""
     evaluated: ClassVar[tuple[str, ...]] = ("loss",)
-    """The metrics that are evaluated while it trains."""
+    """The metrics that are evaluated during training."""
     has_head: ClassVar[bool] = False
-    """Whether it ends in a head that weights from elsewhere do not have, and that is learnt in any case."""
+    """Whether it ends in a head that pretrained weights do not include, and that is always trained."""
     reads_rows: ClassVar[bool] = False
-    """Whether running text is read in rows that stand for themselves, and not from left to right."""
+    """Whether running text is read as independent rows, and not from left to right."""
 
     @property
     def needs_warmup(self) -> str:
-        """Why it often fails to train at a learning rate that does not begin low; empty = it does not."""
+        """The reason why it often fails to train without learning-rate warm-up; empty = none."""
         return ""
 
     @property
     def remembers(self) -> float:
-        """How many slots of the segment before it can go on from: none, so many, or all (math.inf)."""
+        """How many slots before a segment it can use when batches are contiguous: 0, a number, or math.inf."""
         return 0.0
 
     @property
     def harder_in_training(self) -> bool:
-        """Whether losses of training are higher than those of evaluation: something is left out by chance, or more is
-        asked for than the right answer."""
+        """Whether the training loss is higher than the evaluation loss by design: by dropout, label smoothing or a
+        penalty."""
         return bool(getattr(self, "dropout", 0))
 
     @property
     def own_tokenizer(self) -> dict[str, Any] | None:
-        """The tokens that its weights are for when training begins, as `data.tokenizer` says it; None = any."""
+        """The tokenizer that its initial weights were trained with, as a value of `data.tokenizer`; None = any."""
         return None
 
     @property
-    def starts_clueless(self) -> bool:
-        """Whether training begins with random numbers, and not with what somebody has learnt."""
+    def starts_random(self) -> bool:
+        """Whether training starts from random weights, not from pretrained ones."""
         return True
 
     @property
     def trained_first(self) -> Any:
-        """The start that some other recipe must be trained for before this one can be; None = there is none."""
+        """The start for which another recipe must be trained first; None = there is none."""
         return None
 
     def short(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Its tree without what follows from the rest of it."""
+        """The recipe tree without the keys that follow from others."""
         return tree
 
     def warnings(self) -> Iterator[str]:
-        """What is allowed but has misled people."""
+        """Warnings about settings that are allowed but misleading."""
         yield from ()
 
-    if TYPE_CHECKING:  # not every model has what most have
+    if TYPE_CHECKING:  # attributes that most models have, but not all
 
         def __getattr__(self, name: str) -> Any: ...

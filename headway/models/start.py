@@ -1,8 +1,8 @@
-"""The weights a model starts from: drawn by its seed, or taken over from a pretrained model.
+"""The initial weights of a model: drawn by its seed, or taken from a pretrained model.
 
-Who takes weights over takes over the shape they have: `model: {kind: classifier, start: {kind: pretrained, from:
-minilm}}` is a whole description of a model. So a start has a say when a recipe is read (`completed`), and once more
-when a model is built to be trained (`fill`). A finished run needs neither: it has weights of its own.
+Pretrained weights determine the architecture: `model: {kind: classifier, start: {kind: pretrained, from: minilm}}` is a
+complete description of a model. So a start is used when a recipe is read (`completed`), and again when a model is built
+for training (`fill`). A finished run needs neither, because it has its own weights.
 """
 
 from abc import abstractmethod
@@ -14,47 +14,47 @@ from headway.core.variants import Variant
 
 
 class BorrowedBody(Spec):
-    """Somebody else's architecture, as transformers runs it (`models/borrowed/`)."""
+    """Another architecture, run by transformers (`models/borrowed/`)."""
 
     config: dict[str, Any]
-    """All that its config.json says."""
+    """The content of its config.json."""
 
 
 class StartSpec(Variant):
     """The initial weights."""
 
     def completed(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The model part of a recipe, not yet validated, with all that follows from this start. What was given by hand
-        and contradicts it is refused."""
+        """The model part of a recipe, not yet validated, completed with all that follows from this start. Values that
+        contradict it raise an error."""
         return tree
 
     def short(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The other way: without what follows from it, so that another start can be put in its place."""
+        """The inverse of `completed`: without what follows from this start, so that it can be replaced by another."""
         return tree
 
     @property
-    def knows_nothing(self) -> bool:
-        """Whether these are random numbers."""
+    def is_random(self) -> bool:
+        """Whether the weights are random."""
         return False
 
     @property
     def tokenizer(self) -> dict[str, Any] | None:
-        """The tokens that the weights are for, as `data.tokenizer` says it; None = any."""
+        """The tokenizer that the weights were trained with, as a value of `data.tokenizer`; None = any."""
         return None
 
     @property
     def before(self) -> Any:
-        """The recipe that is trained first, for this one to begin with what it has learnt; None = there is none."""
+        """The recipe that must be trained first to provide the weights; None = there is none."""
         return None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a run folder must know of it."""
+        """Facts about it to record in the run folder."""
         return {}
 
     @abstractmethod
     def fill(self, model: Any) -> list[str]:
-        """Give every replica its weights, where they are not those that the seed gave it; and say what is new."""
+        """Load the weights that are not drawn by the seed into every replica; return notes about new weights."""
 
 
 class Drawn(StartSpec):
@@ -63,7 +63,7 @@ class Drawn(StartSpec):
     kind: Literal["drawn"] = "drawn"
 
     @property
-    def knows_nothing(self) -> bool:
+    def is_random(self) -> bool:
         return True
 
     def fill(self, model: Any) -> list[str]:

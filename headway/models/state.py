@@ -1,6 +1,4 @@
-"""The state that decoding goes on from: what layers keep of the tokens so far, the encoded source, and the copies of a
-row while several of its continuations are under way.
-"""
+"""The state of decoding: the caches of all layers, the encoded source, and the hypotheses of each row."""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -14,52 +12,52 @@ from headway.nn.kv_cache import MemoryCache
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """A sequence that was read whole, for others to look at."""
+    """An encoded source, for cross attention."""
 
     vectors: Float[Tensor, "R B S D"]
     padding_mask: Bool[Tensor, "R B S"] | None = None
-    """Where it holds tokens and not padding; None = everywhere."""
+    """True where there is a token, False where there is padding; None = no padding."""
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Several ways to go on from every row, as a tree: the slots that they have in common are there once."""
+    """Several hypotheses for every row, as a tree of slots: a common prefix is stored once."""
 
     places: tuple[int, ...]
-    """At which place of its branch each slot stands."""
+    """The index of each slot within its hypothesis."""
     sees: Bool[Tensor, "R B K S"]
-    """The slots that each branch came through."""
+    """The slots of each hypothesis."""
     padded: bool = False
-    """Whether some rows have padding before their first token: then a place is no position."""
+    """Whether some rows have padding before their first token; then the index in `places` is not the position."""
 
     def grown(self) -> "Branches":
-        """With a slot more for each branch, at the next place."""
+        """With one more slot for each hypothesis."""
         K = self.sees.shape[2]
         own = torch.eye(K, dtype=torch.bool, device=self.sees.device).expand(*self.sees.shape[:2], K, K)
         return Branches((*self.places, *[self.places[-1] + 1] * K), torch.cat((self.sees, own), 3), self.padded)
 
     def taken(self, parents: Int[Tensor, "R B N"]) -> "Branches":
-        """Each new branch goes on from one of these."""
+        """New hypotheses, each continuing the one with its parent's index."""
         rows = parents[..., None].expand(-1, -1, -1, self.sees.shape[3])
         return Branches(self.places, self.sees.gather(2, rows), self.padded)
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """What a model goes on from: how much was read, and what each layer's mixer keeps of it."""
+    """The state of a model: how much was read, and the state of each layer's mixer."""
 
     layers: tuple[Any, ...]
     length: int = 0
-    """Slots so far, padding included."""
+    """The number of slots so far, including padding."""
     padding_mask: Bool[Tensor, "R B S"] | None = None
-    """Where these slots hold tokens and not padding; None = everywhere."""
+    """True where a slot holds a token, False where it is padding; None = no padding."""
     memory: SourceMemory | None = None
-    """What cross attention looks at, in models that have it."""
+    """The encoded source, in models with cross attention."""
     branches: Branches | None = None
-    """Where the next token is not one for each row, but one for each branch."""
+    """The hypotheses, if the next tokens are one per hypothesis and not one per row."""
 
     def branched(self, parents: Int[Tensor, "R B N"]) -> "ModelState":
-        """Each row goes on in N ways; each from one of the branches that it has now, or from all that was read."""
+        """With N hypotheses per row, each continuing one of the current hypotheses, or the row if there are none."""
         known = self.branches
         if known is None:
             told, shape = self.padding_mask, (*parents.shape[:2], self.length)
@@ -68,13 +66,13 @@ class ModelState:
         return replace(self, padding_mask=None, branches=known.taken(parents))
 
     def of_rows(self, rows: Int[Tensor, "R N"], same_sources: bool = False) -> "ModelState":
-        """Of these rows of each replica, in this order; a row may be taken several times, or not at all.
-        `same_sources`: each has the memory of the row whose place it takes, and nothing of that need be moved."""
+        """The state of these rows of each replica, in this order; rows can be repeated or left out. `same_sources`:
+        each row has the same source as the row it replaces, so the encoded sources need not be moved."""
         return _of_rows(self, rows, (SourceMemory, MemoryCache) if same_sources else ())
 
 
 def _of_rows(state: Any, rows: Int[Tensor, "R N"], untouched: tuple[type, ...]) -> Any:
-    """Whatever a state is made of: tensors in it are [R, B, …]."""
+    """Select rows in a nested state, whose tensors are [R, B, …]."""
     if isinstance(state, Tensor):
         if len(rows) == 1:
             return state.index_select(1, rows[0])

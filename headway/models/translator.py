@@ -1,14 +1,14 @@
-"""What all translators have in common: they read a source, and write a target token by token.
+"""What all translators have in common: they read a source and write a target token by token.
 
-sources       [R, B, S]      the tokens of each source and END; behind that, padding
+sources       [R, B, S]      the tokens of each source and END, then padding
 source_mask   [R, B, S]      True where there is a token
-ids           [R, B, T]      END, y₁, y₂ …: a target begins where nothing has been said yet
+ids           [R, B, T]      END, y₁, y₂ …: a target starts with END
 logits        [R, B, T, V]   of y₁, y₂ …, END
 
-    state = model.read(sources, source_mask)        once for every source
-    logits, state = model.go_on(ids, state)         as often as there is something new
+    state = model.read(sources, source_mask)        once per source
+    logits, state = model.go_on(ids, state)         for each new token or tokens
 
-What is written goes on from a state, whoever reads the source and how: decoding, scores and audits know no more.
+Decoding, scores and audits use only this interface, whatever the architecture.
 """
 
 from abc import abstractmethod
@@ -32,13 +32,13 @@ Nats = Float[Tensor, "R B T"]
 
 
 class TranslatorSpec(BackboneSpec):
-    """What reads a source and writes a target."""
+    """A model that reads a source and writes a target."""
 
     reads: ClassVar[str] = "pairs"
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """This much of each target's probability is spread over all tokens, in training (https://arxiv.org/abs/1512.00567).
-    Reported losses are without it."""
+    """Label smoothing: the share of each target's probability that is spread over all tokens, in training only
+    (https://arxiv.org/abs/1512.00567). Reported losses are without it."""
     output_bias: bool = False
     """Whether the output layer has a bias."""
 
@@ -51,60 +51,60 @@ class TranslatorSpec(BackboneSpec):
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
         if ahead := list(dict.fromkeys(one.kind for one in self.mixers if one.only_encodes)):
-            reason = f"what writes a target may not see what comes later, and a bidirectional {ahead[0]} reads it"
+            reason = f"a decoder must not see later tokens, but a bidirectional {ahead[0]} reads them"
             yield Problem(("mixer",), f"{reason}; bidirectional mixers are for encoders (encoder_mixer)")
 
     def warnings(self) -> Iterator[str]:
         yield from super().warnings()
         reasons = dict.fromkeys(one.why_not_causal for one in self.mixers if not one.only_encodes)
-        yield from (f"{why}, so the loss of given targets is not that of what can be written" for why in reasons if why)
+        yield from (f"{why}, so the loss on given targets says nothing about decoding" for why in reasons if why)
 
     @property
     def shares_vocabulary(self) -> str:
-        """Why source and target must have one vocabulary; empty = they may have two."""
+        """Why source and target must share a vocabulary; empty = they may have two."""
         return ""
 
     @abstractmethod
     def forward_flops(self, source: int, target: int, vocabulary: int) -> int:
-        """For one pair of these lengths, in one replica."""
+        """FLOPs for one pair of these lengths, in one replica."""
 
     @abstractmethod
     def build(self, source_vocabulary: int, vocabulary: int, seeds: Sequence[int] = (0,), device: str = "cpu") -> Any:
-        """A `Translator` with one replica per seed, ready to train. Each vocabulary has END as its last token."""
+        """A `Translator` with one replica per seed, ready to train. END is the last token of each vocabulary."""
 
 
 class Translator(Backbone):
-    """Itself the decoder: what is at the root (`embedding`, `layers`, `positions`) writes the target."""
+    """The base of translators. Its own `embedding`, `layers` and `positions` are the decoder's."""
 
     spec: TranslatorSpec
     source_vocabulary: int
-    """Tokens of sources, of which END is the last."""
+    """The size of the source vocabulary, in which END is the last token."""
     output: Linear | None
     """None = the output matrix is the embedding table."""
     output_bias: nn.Parameter | None
     logits: Tap
     never_written: Sequence[int] = ()
-    """Tokens that decoding leaves out, whatever their scores."""
+    """Tokens that decoding never generates, whatever their logits."""
 
     def read(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
-        """What targets go on from."""
+        """The state after reading the sources, from which targets are decoded."""
         raise NotImplementedError
 
     def read_many(self, sources: Int[Tensor, "R B S"], source_mask: Bool[Tensor, "R B S"] | None = None) -> ModelState:
-        """The same for many sources, the longest first, that nobody watches: padding may be left out where it can."""
+        """The same for many sources, longest first, without watched taps, so that padding can be skipped."""
         return self.read(sources, source_mask)
 
     def go_on(
         self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> tuple[Float[Tensor, "R B T V"], ModelState]:
-        """The scores of the next token after each of these, and the state after them."""
+        """The logits of the next token after each of these, and the state after them."""
         x, state = self.written(ids, state, padding_mask)
         return self.scores(x), state
 
     def written(
         self, ids: Int[Tensor, "R B T"], state: ModelState, padding_mask: Bool[Tensor, "R B T"] | None = None
     ) -> tuple[Float[Tensor, "R B T D"], ModelState]:
-        """The same without the output layer."""
+        """The same without the output layer: vectors in place of logits."""
         return self.hidden(ids, state, padding_mask)
 
     def vectors(
@@ -114,7 +114,7 @@ class Translator(Backbone):
         source_mask: Bool[Tensor, "R B S"] | None = None,
         padding_mask: Bool[Tensor, "R B T"] | None = None,
     ) -> Float[Tensor, "R B T D"]:
-        """What scores are made of, after each token of the targets, where nothing goes on from them."""
+        """The input of the output layer after each token of the targets, without a state to continue from."""
         return self.written(ids, self.read(sources, source_mask), padding_mask)[0]
 
     def forward(
@@ -124,7 +124,7 @@ class Translator(Backbone):
         source_mask: Bool[Tensor, "R B S"] | None = None,
         padding_mask: Bool[Tensor, "R B T"] | None = None,
     ) -> Float[Tensor, "R B T V"]:
-        """The scores of the next token after each token of the targets."""
+        """The logits of the next token after each token of the targets."""
         return self.go_on(ids, self.read(sources, source_mask), padding_mask)[0]
 
     @property
@@ -136,31 +136,31 @@ class Translator(Backbone):
 
     @property
     def longest(self) -> int:
-        """Tokens of a source that are read, END among them."""
+        """The largest number of source tokens that are read, including END."""
         return self.spec.context
 
     @property
     def most_written(self) -> int | None:
-        """Tokens of a target, at most; None = any number. Learned positions end somewhere, and END stands at the first
-        of them."""
+        """The largest number of target tokens; None = any. With learned positions it is one less than the context,
+        because END takes the first position."""
         return None if self.positions.limit is None else self.spec.context - 1
 
     def numbers(self, length: int, answers: int, slots: int) -> int:
-        """In the largest tensor of a pass, for so many answers from so many slots, in rows of this length."""
+        """Elements in the largest tensor of a pass with so many predicted tokens and slots, in rows of this length."""
         return self.replicas * max(answers * self.vocabulary, slots * self.spec.largest(length))
 
     @property
     def reading(self) -> Sequence[nn.Module]:
-        """The parts that read the source, or look at what was read; none, where the same stack reads and writes."""
+        """The modules that read the source or attend to it; empty if one stack both reads and writes."""
         return ()
 
     @property
     def why_no_cache(self) -> str | None:
-        """Why decoding has to compute everything again for every token, or None."""
+        """Why decoding must recompute the whole sequence for every token, or None."""
         return next((mixer.why_no_cache for mixer in self.mixers if mixer.why_no_cache), None)
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers: mean nats per target token, one number per replica; padding is none."""
+        """The training loss: mean nats per target token without padding, one number per replica."""
         x = self.vectors(batch.sources, batch.inputs, batch.source_mask, batch.padding_mask)
         return self.mean_nats(x, batch.targets, batch.padding_mask), None
 
@@ -170,7 +170,7 @@ class Translator(Backbone):
     def mean_nats(
         self, x: Float[Tensor, "R B T D"], targets: Int[Tensor, "R B T"], counted: Bool[Tensor, "R B T"]
     ) -> Float[Tensor, "R"]:
-        """Of these targets, after these vectors, over what is counted, for each replica."""
+        """The mean loss of these targets, predicted from vectors `x`, over the counted ones, per replica."""
         weight = self.embedding.weight if self.output is None else self.output.weight
         given, targets, counted = (one.flatten(1, 2) for one in (x, targets, counted))
         return mean_cross_entropy(given, weight, targets, self.output_bias, counted, self.smoothing)
@@ -180,7 +180,7 @@ class Translator(Backbone):
         return self.spec.label_smoothing if self.training else 0.0
 
     def nats(self, logits: Float[Tensor, "R B T V"], targets: Int[Tensor, "R B T"]) -> Nats:
-        """Of each target."""
+        """The loss of each target token, in nats."""
         logits = logits.flatten(0, 2).float()
         found = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=self.smoothing)
         return found.view(targets.shape)

@@ -1,1 +1,1 @@
-"""The mathematics: every tensor has a leading axis of replicas."""
+"""The parts that models are made of: every tensor has a leading axis of replicas."""

@@ -1,13 +1,13 @@
-"""Attention: project → place → score → mask → weigh → mix.
+"""Attention: project, apply positions, score, mask, softmax, weighted sum.
 
     q, k, v   project(x)                    [R, B, H, T, d]
-    q, k      positions.rotate              place
-    scores    q·kᵀ/√d + positions.bias      score                `similarity.py`: or in another way
-    weights   softmax over what may be seen mask, weigh          `weights` is a pure function
-    heads     weights·v                     mix
+    q, k      positions.rotate              apply rotary positions
+    scores    q·kᵀ/√d + positions.bias      score                `similarity.py` has other ways
+    weights   softmax over unmasked keys    mask, softmax        `weights` is a pure function
+    heads     weights·v                     weighted sum
     y         output(fusion(heads))         [R, B, T, D]
 
-The four steps in the middle are done by a backend (`backends.py`); every backend gives what the plain one gives.
+Scores, mask, softmax and weighted sum are computed by a backend (`backends.py`). All backends agree with the plain one.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from headway.nn.heads import Concat, FusionSpec
 from headway.nn.kv_cache import Cache, Memory, MemoryCache
 from headway.nn.masks import Everything, Mask, Window
 from headway.nn.mixer import Mixer, MixerSpec, check_parts, check_rows
-from headway.nn.replicated import Dropout, Linear, Unbiased
+from headway.nn.replicated import Dropout, Linear, PendingBias
 from headway.nn.similarity import ScaledDot, SimilaritySpec
 from headway.nn.taps import Display, Tap
 from headway.nn.trainable import Carried
@@ -41,26 +41,25 @@ class AttentionSpec(MixerSpec):
 
     kind: Literal["attention"] = "attention"
     heads: int = Field(default=4, ge=1)
-    """The number of heads, which share the width between them."""
+    """The number of heads, which share the width: each has width / heads dimensions."""
     similarity: SimilaritySpec = ScaledDot()
     """How queries and keys are compared: scaled-dot, additive."""
     fusion: FusionSpec = Concat()
     """How the heads' outputs become one vector: concat, shuffle, shift, reweight, reweight-causal."""
     window: int | None = Field(default=None, ge=1)
-    """Sliding-window attention: see only this many positions, one's own included; null = all."""
+    """Sliding-window attention: attend to only this many positions, including the query's own; null = all."""
     memory: int = Field(default=0, ge=0)
-    """Transformer-XL memory: also see this many positions of the segments before, without a gradient, where batches
-    follow each other (data.batches=contiguous). https://arxiv.org/abs/1901.02860"""
+    """Transformer-XL memory: also attend to this many positions of the previous segments, without a gradient, when
+    batches are contiguous (data.batches=contiguous). https://arxiv.org/abs/1901.02860"""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """The dropout rate of the attention weights. Only the plain backend has it: fused kernels draw from one stream for
-    all replicas."""
+    """The dropout rate of the attention weights. Only the plain backend supports it: fused kernels use one random
+    stream for all replicas."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """The DropConnect rate of the query-key-value matrix; one draw serves a whole step."""
+    """The DropConnect rate of the query-key-value matrix; one mask is used for a whole step."""
     bias: bool = True
     """Whether the projections have a bias."""
     backend: BackendName = "auto"
-    """The kernel: plain (the definition), sdpa, flex (CUDA only); auto = the fastest that can do what the recipe
-    asks."""
+    """The kernel: plain (the reference), sdpa, flex (CUDA only); auto = the fastest that supports the recipe."""
 
     def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
         return Attention(self, SelfProjection(replicas, width, self), self._kernel(needs), replicas, width, out_gain)
@@ -70,7 +69,7 @@ class AttentionSpec(MixerSpec):
         return None
 
     def build_cross(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Attention":
-        """Queries from the decoder, keys and values from the memory that the encoder left in the context."""
+        """Queries from the decoder, keys and values from the encoder's output (`context.memory`)."""
         return Attention(self, CrossProjection(replicas, width, self), self._kernel(needs), replicas, width, out_gain)
 
     def _kernel(self, needs: Needs) -> Backend:
@@ -79,7 +78,7 @@ class AttentionSpec(MixerSpec):
 
     @property
     def own_mask(self) -> Mask:
-        """Beside that of the model."""
+        """The mask of this layer, in addition to the model's."""
         return _own_mask(self.window)
 
     @property
@@ -91,8 +90,8 @@ class AttentionSpec(MixerSpec):
         return self.heads
 
     @property
-    def why_not_turned(self) -> str | None:
-        return None if self.similarity.is_product else f"{self.similarity.kind} attention has no product of the two"
+    def why_no_rotary(self) -> str | None:
+        return None if self.similarity.is_product else f"{self.similarity.kind} attention has no query-key product"
 
     @property
     def why_not_causal(self) -> str | None:
@@ -100,11 +99,11 @@ class AttentionSpec(MixerSpec):
 
     def flops_per_token(self, width: int, segment: int) -> int:
         projections = 4 * width * width  # queries, keys, values, output
-        remembered = 3 * width * width * self.memory // segment  # of the memory, shared by the tokens of a segment
-        return 2 * (projections + remembered) + 4 * width * self._pairs(segment) // segment  # scores, and the sum
+        remembered = 3 * width * width * self.memory // segment  # projecting the memory, per token
+        return 2 * (projections + remembered) + 4 * width * self._pairs(segment) // segment  # scores and weighted sum
 
     def _pairs(self, segment: int) -> int:
-        """Of a query and a slot that are near enough, in a segment that is counted whole, and in the memory before."""
+        """The query-key pairs within the window, in a segment (without the causal mask) and the memory before it."""
         if self.window is None:
             return segment * (segment + self.memory)
         near = min(self.window, segment)
@@ -121,21 +120,22 @@ class AttentionSpec(MixerSpec):
 
 
 class SelfProjection(nn.Module):
-    """Queries, keys and values of the same vectors, in one matrix product; keys and values join those of the past."""
+    """Queries, keys and values of the same vectors, in one matrix product. New keys and values are appended to the past
+    ones."""
 
-    makes = "attention"
+    tap_name = "attention"
 
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
         self.heads = spec.heads
         self.together = Linear(replicas, width, 3 * width, bias=spec.bias)
-        self.together.makes = ("queries", "keys", "values")
+        self.together.output_names = ("queries", "keys", "values")
         if spec.weight_dropout:
             self.together.drop = WeightDropout(replicas, spec.weight_dropout)
 
     @property
     def matrices(self) -> dict[str, Float[Tensor, "R D D"]]:
-        """What queries, keys and values are made by."""
+        """The weights of the query, key and value projections."""
         return dict(zip(("queries", "keys", "values"), self.together.weight.chunk(3, dim=1), strict=True))
 
     def forward(
@@ -150,7 +150,7 @@ class SelfProjection(nn.Module):
         return positions.rotate(q, context.queries), new if past is None else past.extended(new)
 
     def recall(self, memory: Memory, context: Context) -> Cache:
-        """Keys and values of the slots before the segment."""
+        """Keys and values of the memory: the slots before the segment."""
         past = len(context.keys) - len(context.queries)
         at = context.keys[past - memory.inputs.shape[2] : past]
         _, k, v = (_split(part, self.heads) for part in self.together(memory.inputs).chunk(3, dim=-1))
@@ -158,20 +158,20 @@ class SelfProjection(nn.Module):
 
 
 class CrossProjection(nn.Module):
-    """Queries of one sequence, keys and values of another, which are computed once and then kept."""
+    """Queries of one sequence, keys and values of another; the keys and values are computed once and cached."""
 
-    makes = "cross_attention"
+    tap_name = "cross_attention"
 
     def __init__(self, replicas: int, width: int, spec: AttentionSpec):
         super().__init__()
         self.heads = spec.heads
         self.queries = Linear(replicas, width, width, bias=spec.bias)
         self.keys_values = Linear(replicas, width, 2 * width, bias=spec.bias)
-        self.queries.makes, self.keys_values.makes = ("queries",), ("keys", "values")
+        self.queries.output_names, self.keys_values.output_names = ("queries",), ("keys", "values")
 
     @property
     def matrices(self) -> dict[str, Float[Tensor, "R D D"]]:
-        """What queries, keys and values are made by."""
+        """The weights of the query, key and value projections."""
         keys, values = self.keys_values.weight.chunk(2, dim=1)
         return {"queries": self.queries.weight, "keys": keys, "values": values}
 
@@ -182,7 +182,7 @@ class CrossProjection(nn.Module):
             return q, past
         k, v = (_split(part, self.heads) for part in self.keys_values(context.memory).chunk(2, dim=-1))
         k = positions.rotate(k, context.keys)
-        if is_few(q, k):  # they will be looked at token by token: what a head reads is laid together once
+        if is_few(q, k):  # decoding token by token reads them many times, so make each head's part contiguous
             k, v = k.contiguous(), v.contiguous()
         return q, MemoryCache(k, v)
 
@@ -198,7 +198,7 @@ class Attention(Mixer):
         out_gain: float,
     ):
         super().__init__()
-        self.called = project.makes  # in the names of taps
+        self.called = project.tap_name  # in the names of taps
         self.spec, self.mask, self.reach = spec, spec.own_mask, spec.window
         self.reads_products = not spec.memory
         self.project = project
@@ -209,14 +209,14 @@ class Attention(Mixer):
         self.why_no_cache = self.fusion.why_no_cache
         self.keeps_slots = not spec.memory and not backend.compiles_bias
         self.output = Linear(replicas, width, width, bias=spec.bias, gain=out_gain)
-        self.output.makes = ("output",)
+        self.output.output_names = ("output",)
         self.queries, self.keys, self.values = Tap(), Tap(), Tap()
-        self.scores, self.weights = Display(), Display()  # fused kernels never show them
+        self.scores, self.weights = Display(), Display()  # fused kernels do not expose them
         self.mixed, self.attended = Tap(), Tap("output")
 
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Cache | Memory | None = None
-    ) -> tuple[Float[Tensor, "R B T D"] | Unbiased, Cache]:
+    ) -> tuple[Float[Tensor, "R B T D"] | PendingBias, Cache]:
         q, cache = self.project(x, context, state)
         q, k, v = self.queries(q), self.keys(cache.keys), self.values(cache.values)
         seen = context.for_heads(self.spec.heads, self.mask, k.shape[3])
@@ -226,7 +226,7 @@ class Attention(Mixer):
             self.weights(weights(q, k, seen.allowed, seen.bias, self.similarity))
         heads = self.mixed(self.backend.attend(q, k, v, seen, self.drop))
         fused = self.fusion(heads, context.padding_mask)
-        y = self.attended(self.output(fused)) if self.attended.is_watched else self.output.left_open(fused)
+        y = self.attended(self.output(fused)) if self.attended.is_watched else self.output.with_pending_bias(fused)
         if self.spec.memory:
             cache = Cache(cache.keys, cache.values, self._remembered(x, context, state))
         return y, cache
@@ -258,7 +258,7 @@ class Attention(Mixer):
 
 @cache
 def _own_mask(window: int | None) -> Mask:
-    """The same object for all layers, by which a compiler tells that they are alike."""
+    """The same object for all layers, so that the compiler sees that they are alike."""
     return Everything() if window is None else Window(window)
 
 

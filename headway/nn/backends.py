@@ -1,7 +1,7 @@
-"""The kernels that compute attention. Each says what it cannot do, in words, before anything is built.
+"""The backends that compute attention. Before a model is built, each says whether it supports it, and if not, why.
 
-`plain` is the definition, written out; the others must agree with it. Queries, keys and values come as
-`[R, B, H, T, d]`; fused kernels know nothing of replicas, so R is folded into their batch.
+`plain` is the reference implementation; the others must agree with it. Queries, keys and values have the shape
+`[R, B, H, T, d]`. Fused kernels have no replica axis, so R is folded into their batch axis.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headway.core.errors import UserError
 from headway.nn.context import AttentionContext
-from headway.nn.kernels.trusted import numbers, there_and_back, trusted
+from headway.nn.kernels.trusted import difference_with_gradients, sample_values, trusted
 from headway.nn.masks import Everything
 from headway.nn.replicated import Dropout
 from headway.nn.similarity import Similarity, scaled_dot
@@ -28,13 +28,13 @@ BackendName = Literal["auto", "plain", "sdpa", "flex"]
 
 @dataclass(frozen=True)
 class Needs:
-    """What a model asks of its kernel."""
+    """What a model needs from its backend."""
 
     device: str = "cpu"
     positions: str = "none"
     weight_dropout: bool = False
     products: bool = True
-    """Queries and keys are compared by q·k / √d."""
+    """Whether queries and keys are compared by q·k / √d."""
 
 
 def scores(
@@ -43,7 +43,7 @@ def scores(
     bias: Float[Tensor, "#R #B #H Q K"] | None = None,
     similarity: Similarity = scaled_dot,
 ) -> Float[Tensor, "R B H Q K"]:
-    """How well each key suits each query, before any mask."""
+    """The score of each key for each query, before masking."""
     found = similarity(queries, keys)
     return found if bias is None else found + bias
 
@@ -55,11 +55,11 @@ def weights(
     bias: Float[Tensor, "#R #B #H Q K"] | None = None,
     similarity: Similarity = scaled_dot,
 ) -> Float[Tensor, "R B H Q K"]:
-    """The attention weights: each row sums to 1, or is all zeros where nothing may be seen."""
+    """The attention weights: each row sums to 1, or is all zeros if every key is masked."""
     found = scores(queries, keys, bias, similarity)
     if allowed is None:
         return found.softmax(-1)
-    # A forbidden score is the lowest number there is, and its weight exactly zero: also in a row of nothing else.
+    # Masked scores are the lowest finite number, and their weights exactly zero, even if the whole row is masked.
     return found.masked_fill(~allowed, torch.finfo(found.dtype).min).softmax(-1) * allowed
 
 
@@ -68,23 +68,23 @@ class Backend:
 
     name: str
     similarity: Similarity = staticmethod(scaled_dot)
-    """How queries and keys are compared; fused kernels know no other way."""
+    """How queries and keys are compared; fused kernels support only scaled dot products."""
     compiles_bias: bool = False
-    """Whether positions are asked for their bias index by index, inside a compiled kernel: nobody can listen there."""
+    """Whether the position bias is computed index by index inside a compiled kernel, where no tap can read it."""
 
     def why_not(self, needs: Needs) -> str | None:
-        """What stands in the way, or None."""
+        """Why this backend cannot be used, or None if it can."""
         return None
 
     def prepare(self, context: AttentionContext) -> None:
-        """Compute what `attend` will ask this context for, which layers share."""
+        """Compute in advance what `attend` needs from this context; layers share it."""
 
     def attend(self, q: Heads, k: Heads, v: Heads, context: AttentionContext, drop: Dropout) -> Heads:
         raise NotImplementedError
 
 
 class Plain(Backend):
-    """Written out: scores, softmax, weighted sum. Slow, needs T² memory, can do everything."""
+    """Scores, softmax and weighted sum in plain torch. Slow, needs T² memory, supports everything."""
 
     name = "plain"
 
@@ -105,21 +105,21 @@ class Sdpa(Backend):
 
     def why_not(self, needs):
         if needs.weight_dropout:
-            return "fused kernels draw dropout from one stream for all replicas; use plain, or mixer.dropout = 0"
+            return "fused kernels use one random stream for all replicas' dropout; use plain, or mixer.dropout = 0"
         return _why_not_fused(needs)
 
     def prepare(self, context):
         self.addend(context)
 
     def addend(self, context: AttentionContext) -> Tensor | None:
-        """None: the kernel knows by itself who may look where."""
+        """The mask and bias tensor for the kernel; None if its built-in causal mask is enough."""
         return None if context.is_plainly_causal and context.bias is None else context.addend
 
     def attend(self, q, k, v, context, drop):
         if is_few(q, k):
             return weights(q, k, context.allowed, context.bias).to(v.dtype) @ v
         addend = self.addend(context)
-        by_cudnn = addend is None and context.is_plainly_causal and _by_cudnn(q)
+        by_cudnn = addend is None and context.is_plainly_causal and _can_use_cudnn(q)
         with _trusted_kernels(q.device, by_cudnn):
             heads = F.scaled_dot_product_attention(
                 q.flatten(0, 1),
@@ -129,17 +129,17 @@ class Sdpa(Backend):
                 is_causal=context.is_plainly_causal and addend is None,
             )
         heads = heads.unflatten(0, q.shape[:2])
-        return _UsualGradient.apply(heads) if by_cudnn else heads  # pyright: ignore[reportReturnType]
+        return _GradientInHeadLayout.apply(heads) if by_cudnn else heads  # pyright: ignore[reportReturnType]
 
 
-FEW = 8
+FEW_QUERIES = 8
 
 
 def is_few(queries: Float[Tensor, "R B H Q d"], keys: Float[Tensor, "R B H K d"]) -> bool:
-    """Whether a text goes on by a token or a few of many, on a CPU. torch's kernel is made for many queries, and slower
-    than the plain lines there (docs/log.md)."""
+    """Whether there are only a few queries and more keys, on a CPU, as when decoding with a KV cache. torch's fused
+    kernel is made for many queries and is slower than plain attention there (docs/log.md)."""
     Q, K = queries.shape[3], keys.shape[3]
-    return Q <= FEW and Q < K and queries.device.type == "cpu"
+    return Q <= FEW_QUERIES and Q < K and queries.device.type == "cpu"
 
 
 class Flex(Backend):
@@ -182,14 +182,14 @@ class Flex(Backend):
 
 
 def _why_not_fused(needs: Needs) -> str | None:
-    return None if needs.products else "fused kernels compare by q·k/√d alone; use plain, or similarity: scaled-dot"
+    return None if needs.products else "fused kernels support only q·k/√d; use plain, or similarity: scaled-dot"
 
 
 BACKENDS: dict[str, Backend] = {"plain": Plain(), "sdpa": Sdpa(), "flex": Flex()}
 
 
 def choose_backend(name: BackendName, needs: Needs) -> Backend:
-    """The backend of that name, or the fastest that can; a UserError in words where it cannot."""
+    """The backend of that name, or for "auto" the fastest that supports `needs`; a UserError if it does not."""
     if name == "auto":
         return next(b for b in (BACKENDS["sdpa"], BACKENDS["plain"]) if b.why_not(needs) is None)
     backend = BACKENDS[name]
@@ -200,7 +200,7 @@ def choose_backend(name: BackendName, needs: Needs) -> Backend:
 
 
 def _fold(addend: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """[#R, #B, #H, Q, K] as fused kernels want it: rows folded, broadcast without a copy where nothing differs."""
+    """[#R, #B, #H, Q, K] for fused kernels: R and B folded into one axis, or broadcast if all rows are the same."""
     R, B = shape[:2]
     if addend.dtype != torch.bool:
         addend = addend.to(dtype)
@@ -210,7 +210,7 @@ def _fold(addend: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 
 def _trusted_kernels(device: torch.device, by_cudnn: bool) -> AbstractContextManager[object]:
-    """cuDNN's kernel, or any but that: the flash and memory-efficient kernels agree with the plain one."""
+    """Only cuDNN's kernel, or all but cuDNN's: the flash and memory-efficient kernels agree with plain attention."""
     if device.type != "cuda":
         return nullcontext()
     if by_cudnn:
@@ -219,19 +219,19 @@ def _trusted_kernels(device: torch.device, by_cudnn: bool) -> AbstractContextMan
 
 
 # --- cuDNN's kernel --------------------------------------------------------------------------------------------------
-# On Hopper it is the fastest there is for long segments, but in bf16 (torch 2.11) its gradients are wrong where the
-# gradient it is given lies in memory in another order than the heads it gave, and nothing says so (docs/log.md). So it
-# is given one that lies as they do, and is used only where it has been found right.
+# On Hopper it is the fastest kernel for long segments. But in bf16 (torch 2.11) its gradients are silently wrong if the
+# incoming gradient has another memory layout than the output (docs/log.md). So we convert the gradient to that layout,
+# and use the kernel only for shapes at which a check found it correct.
 
-CUDNN_FROM = 256
-"""Shorter segments are no faster by it."""
+CUDNN_MIN_LENGTH = 256
+"""It is no faster for shorter segments."""
 _cudnn: dict[tuple[int, int, int], bool] = {}
-"""By heads, slots and head width. Asked while a compiler looks on, what is not known counts as no."""
+"""Whether it can be used, by (heads, slots, head width). During torch.compile an unknown shape counts as no."""
 
 
-def _by_cudnn(q: Heads) -> bool:
+def _can_use_cudnn(q: Heads) -> bool:
     H, T, d = q.shape[2:]
-    if not q.is_cuda or q.dtype != torch.bfloat16 or T < CUDNN_FROM or d % 8 or d > 128:
+    if not q.is_cuda or q.dtype != torch.bfloat16 or T < CUDNN_MIN_LENGTH or d % 8 or d > 128:
         return False
     if torch.compiler.is_compiling():
         return _cudnn.get((H, T, d), False)
@@ -241,8 +241,8 @@ def _by_cudnn(q: Heads) -> bool:
     return _cudnn.get((H, T, d), False)
 
 
-class _UsualGradient(torch.autograd.Function):
-    """Heads as they are; what comes back lies in memory as they do, the heads of a token together."""
+class _GradientInHeadLayout(torch.autograd.Function):
+    """The identity, whose gradient has the memory layout of the heads: those of a token are contiguous."""
 
     @staticmethod
     def forward(ctx: Any, heads: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class _UsualGradient(torch.autograd.Function):
 
 
 def check_cudnn(device: torch.device, H: int, T: int, d: int, dtype: torch.dtype) -> float:
-    """There and back, beside scores, softmax and sum written out; with a gradient that comes in another order."""
+    """Compare forward and backward with plain attention, with an incoming gradient of another memory layout."""
 
     def attended(together: Tensor, by_cudnn: bool) -> Tensor:
         q, k, v = (part.unflatten(-1, (H, d)).transpose(2, 3) for part in together.chunk(3, -1))
@@ -262,10 +262,12 @@ def check_cudnn(device: torch.device, H: int, T: int, d: int, dtype: torch.dtype
             return (weights(q, k, torch.ones(T, T, dtype=torch.bool, device=device).tril()) @ v).roll(1, 2)
         with _trusted_kernels(device, by_cudnn):
             heads = F.scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
-        return _UsualGradient.apply(heads.unflatten(0, q.shape[:2])).roll(1, 2)  # pyright: ignore
+        return _GradientInHeadLayout.apply(heads.unflatten(0, q.shape[:2])).roll(1, 2)  # pyright: ignore
 
-    together = numbers((1, 2, T, 3 * H * d), device, 1, dtype)
-    return there_and_back(lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,))
+    together = sample_values((1, 2, T, 3 * H * d), device, 1, dtype)
+    return difference_with_gradients(
+        lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,)
+    )
 
 
 @cache

@@ -1,9 +1,9 @@
-"""A layer of the stack: a mixer that moves information between positions, a feed-forward net that works on each.
+"""A layer: a mixer, which moves information between positions, and a feed-forward net at each position.
 
-Where the norm stands is an object too: `pre` normalises what a sublayer reads and leaves the residual stream alone,
-`post` normalises the stream after each addition (the original, which needs a warm-up). With `norm: none` there is no
-residual stream either: layers are chained, each reading what the one before gives, as in a plain recurrent net; and
-with `feedforward: none` a layer is its mixer alone.
+The placement of the norm is an object too. `pre` normalises the input of a sublayer and leaves the residual stream
+alone; `post` normalises the stream after each addition (the original, which needs a warm-up). `norm: none` also removes
+the residual stream: each layer reads the output of the previous one, as in a plain recurrent net. With
+`feedforward: none` a layer is only its mixer.
 """
 
 from abc import abstractmethod
@@ -22,17 +22,17 @@ from headway.nn.context import Context
 from headway.nn.dropout import ORDINARY, NoiseSpec
 from headway.nn.mixer import MixerSpec
 from headway.nn.replicated import Dropout, LayerNorm, Linear, RMSNorm
-from headway.nn.residual import Chained, Given, Joined, PostNorm, PreNorm, Stream, Unadded, whole
+from headway.nn.residual import Chained, Given, Joined, PendingSum, PostNorm, PreNorm, Stream, whole
 from headway.nn.taps import Tap
 
 _PLACEMENTS = {"pre": PreNorm, "post": PostNorm}
 
 
 class FeedForwardSpec(Variant):
-    """The feed-forward net, position by position: two linear maps with a nonlinearity between them (three if gated)."""
+    """The feed-forward net at each position: two linear maps with a nonlinearity between them (three if gated)."""
 
     hidden: int | None = Field(default=None, ge=1)
-    """Hidden units; null = four times the width (for swiglu 8/3 times, which costs the same)."""
+    """Hidden units; null = four times the width (swiglu: 8/3 times, which costs the same)."""
     bias: bool = True
     """Whether the linear maps have a bias."""
 
@@ -40,15 +40,15 @@ class FeedForwardSpec(Variant):
         return self.hidden or 4 * width
 
     def build(self, replicas: int, width: int, out_gain: float) -> nn.Module | None:
-        """For one layer; None = nothing."""
+        """The feed-forward net of one layer, or None if it has none."""
         return FeedForward(self, replicas, width, self.hidden_units(width), out_gain)
 
     def nonlinearity(self, x: Tensor) -> Tensor:
-        """Of the hidden units."""
+        """The activation function of the hidden units."""
         raise NotImplementedError
 
     def flops_per_token(self, width: int) -> int:
-        """Operations of a forward pass for one token."""
+        """FLOPs of a forward pass for one token."""
         return 2 * 2 * width * self.hidden_units(width)
 
 
@@ -89,7 +89,7 @@ class Silu(FeedForwardSpec):
 
 
 class SwiGlu(FeedForwardSpec):
-    """One half of the hidden units is the gate of the other: https://arxiv.org/abs/2002.05202"""
+    """One half of the hidden units gates the other: https://arxiv.org/abs/2002.05202"""
 
     kind: Literal["swiglu"] = "swiglu"
 
@@ -107,13 +107,13 @@ class SwiGlu(FeedForwardSpec):
 
 
 class NoFeedForward(FeedForwardSpec):
-    """Nothing: a layer is its mixer alone, as in a plain recurrent net."""
+    """None: a layer is only its mixer, as in a plain recurrent net."""
 
     kind: Literal["none"] = "none"
 
     def problems(self) -> Iterator[Problem]:
         if self.hidden is not None or not self.bias:
-            yield Problem(("hidden", "bias"), "there is no feed-forward net that could have either")
+            yield Problem(("hidden", "bias"), "there is no feed-forward net that these could apply to")
 
     def build(self, replicas: int, width: int, out_gain: float) -> None:
         return None
@@ -130,16 +130,17 @@ class FeedForward(nn.Module):
         self.into = Linear(replicas, width, hidden, bias=spec.bias)
         self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
-        self.into.makes = self.output.makes = ("feedforward",)
+        self.into.output_names = self.output.output_names = ("feedforward",)
 
     def forward(self, x: Stream) -> Given:
         kernel = _KERNELS.get(getattr(self.nonlinearity, "__func__", None))
         hidden = None if kernel is None else self.into.activated(x, kernel)
-        return self.output.left_open(self.nonlinearity(self.into(x)) if hidden is None else hidden)
+        return self.output.with_pending_bias(self.nonlinearity(self.into(x)) if hidden is None else hidden)
 
 
 _KERNELS: dict[Any, str] = {one.nonlinearity: one.model_fields["kind"].default for one in (Relu, Gelu, GeluTanh, Silu)}
-"""What one kernel does with the bias (`kernels/fused.py`): by the function itself, so that another is another."""
+"""Nonlinearities that a kernel fuses with the bias (`kernels/fused.py`). The keys are the functions themselves, so that
+a subclass with a nonlinearity of its own does not match."""
 
 
 class GatedFeedForward(nn.Module):
@@ -150,24 +151,23 @@ class GatedFeedForward(nn.Module):
         self.into = Linear(replicas, width, 2 * hidden, bias=spec.bias)
         self.nonlinearity = spec.nonlinearity
         self.output = Linear(replicas, hidden, width, bias=spec.bias, gain=out_gain)
-        self.into.makes = self.output.makes = ("feedforward",)
+        self.into.output_names = self.output.output_names = ("feedforward",)
 
     def forward(self, x: Stream) -> Given:
         gate, value = self.into(x).chunk(2, dim=-1)
-        return self.output.left_open(self.nonlinearity(gate) * value)
+        return self.output.with_pending_bias(self.nonlinearity(gate) * value)
 
 
 class NormSpec(Variant):
-    """The normalisation of the residual stream, and where it stands."""
+    """The normalisation of the residual stream, and where it is applied."""
 
     adds: ClassVar[bool] = True
-    """Whether sublayers add to a stream, or are chained."""
+    """Whether sublayers add to a residual stream, or are chained."""
     embedding_std: ClassVar[float] = 0.02
-    """Of the embeddings, when training begins: the norm makes of them what it likes."""
+    """The standard deviation of the initial embeddings; a norm rescales them anyway."""
 
     placement: Literal["pre", "post"] = "pre"
-    """pre: before each sublayer (trains without care); post: after each residual addition, as in 2017 (needs a
-    warm-up)."""
+    """pre: before each sublayer (trains reliably); post: after each residual addition, as in 2017 (needs a warm-up)."""
     of_embeddings: bool = False
     """Whether the embeddings are normalised before the first layer, as in BERT."""
     eps: float | None = Field(default=None, gt=0)
@@ -177,38 +177,38 @@ class NormSpec(Variant):
 
     @abstractmethod
     def build(self, replicas: int, width: int) -> nn.Module:
-        """The norm itself, for vectors of this width."""
+        """The norm, for vectors of this width."""
 
     def build_for_embeddings(self, replicas: int, width: int) -> nn.Module:
         return self.build(replicas, width) if self.of_embeddings else nn.Identity()
 
     def build_residual(self, replicas: int, width: int, drop: Dropout) -> PreNorm | PostNorm | Chained:
-        """What stands around a sublayer."""
+        """The residual connection around a sublayer."""
         return _PLACEMENTS[self.placement](self.build(replicas, width), drop)
 
     def build_crossing(self, replicas: int, width: int, drop: Dropout) -> PreNorm | PostNorm | Chained:
-        """What stands around a sublayer that looks at another sequence."""
+        """The residual connection around cross attention."""
         return self.build_residual(replicas, width, drop)
 
     def crossing_flops(self, width: int) -> int:
-        """Of products in what `build_crossing` makes, for one token."""
+        """FLOPs of the matrix products in `build_crossing`'s module, for one token."""
         return 0
 
     def build_final(self, replicas: int, width: int) -> nn.Module:
-        """After the last layer: post-norm layers end normalised already."""
+        """The norm after the last layer; the output of post-norm layers is normalised already."""
         return self.build(replicas, width) if self.placement == "pre" else nn.Identity()
 
 
 class NoNorm(NormSpec):
-    """No norm and no residual stream: each layer reads what the one before gives, as in a plain recurrent net."""
+    """No norm and no residual stream: each layer reads the output of the previous one, as in a plain recurrent net."""
 
     kind: Literal["none"] = "none"
     adds = False
-    embedding_std = 0.3  # with smaller ones, gates that hardly open learn nothing for hundreds of steps (docs/log.md)
+    embedding_std = 0.3  # with less, gates barely open and nothing is learnt for hundreds of steps (docs/log.md)
 
     def problems(self) -> Iterator[Problem]:
         if self.placement != "pre" or self.of_embeddings or self.eps is not None:
-            yield Problem(("placement", "of_embeddings", "eps"), "there is no norm that could stand anywhere")
+            yield Problem(("placement", "of_embeddings", "eps"), "there is no norm that these could apply to")
 
     def build(self, replicas: int, width: int) -> nn.Module:
         return nn.Identity()
@@ -233,7 +233,7 @@ class Layer(NormSpec):
 
 
 class Rms(NormSpec):
-    """RMSNorm, which neither centres nor adds a bias. https://arxiv.org/abs/1910.07467"""
+    """RMSNorm: without centring and without a bias. https://arxiv.org/abs/1910.07467"""
 
     kind: Literal["rms"] = "rms"
 
@@ -242,7 +242,7 @@ class Rms(NormSpec):
 
 
 class Block(nn.Module):
-    """One layer. `state` is whatever the mixer carries from one call to the next: a cache, or a hidden state."""
+    """One layer. `state` is what the mixer carries from one call to the next: a KV cache, or a hidden state."""
 
     is_repeated = True
 
@@ -259,7 +259,7 @@ class Block(nn.Module):
         noise: NoiseSpec = ORDINARY,
         own_dropout: float | None = None,
     ):
-        """`own_dropout`: the rate of this layer, where that is not the model's."""
+        """`own_dropout`: this layer's dropout rate, if it differs from the model's."""
         super().__init__()
         self.around_mixer = norm.build_residual(replicas, width, noise.build(replicas, dropout, own_dropout))
         self.mixer = mixer.build(replicas, width, out_gain, needs)
@@ -271,20 +271,20 @@ class Block(nn.Module):
             self.around_feedforward.feeds(self.feedforward)
         self.stream = Tap()
 
-    def forward(self, x: Stream | Unadded, context: Context, state: Any = None) -> tuple[Stream | Unadded, Any]:
+    def forward(self, x: Stream | PendingSum, context: Context, state: Any = None) -> tuple[Stream | PendingSum, Any]:
         x, state = self.around_mixer(x, lambda h: self.mixer(h, context, state))
         if (feedforward := self.feedforward) is not None:
             x, _ = self.around_feedforward(x, lambda h: (feedforward(h), None))
         return self._given(x), state
 
-    def _given(self, x: Stream | Unadded) -> Stream | Unadded:
-        """What is not added up yet is, where somebody looks at it."""
-        return x if isinstance(x, Unadded) and not self.stream.is_watched else self.stream(whole(x))
+    def _given(self, x: Stream | PendingSum) -> Stream | PendingSum:
+        """Add a pending residual sum if a tap watches the stream; otherwise leave it to the next layer's norm."""
+        return x if isinstance(x, PendingSum) and not self.stream.is_watched else self.stream(whole(x))
 
 
 class CrossBlock(Block):
-    """A layer of a decoder, which looks at another sequence between its mixer and its feed-forward net. Its state is
-    that of the mixer, and the keys and values of the other sequence, which are computed once."""
+    """A decoder layer, with cross attention between its mixer and its feed-forward net. Its state is the mixer's, and
+    the keys and values of the other sequence, which are computed once."""
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ class CrossBlock(Block):
         self.around_cross = norm.build_crossing(replicas, width, noise.build(replicas, dropout, own_dropout))
         self.cross = cross.build_cross(replicas, width, out_gain, replace(needs, positions="none"))
 
-    def forward(self, x: Stream | Unadded, context: Context, state: Any = None) -> tuple[Stream | Unadded, Any]:
+    def forward(self, x: Stream | PendingSum, context: Context, state: Any = None) -> tuple[Stream | PendingSum, Any]:
         own, other = (None, None) if state is None else state
         x, own = self.around_mixer(x, lambda h: self.mixer(h, context, own))
         x, other = self.around_cross(x, lambda h: self.cross(h, context.across, other))
@@ -314,5 +314,5 @@ class CrossBlock(Block):
 
 
 def _rounded(hidden: float) -> int:
-    """To a multiple of 8, which matrix units like."""
+    """Rounded to a multiple of 8, which is fast on tensor cores."""
     return max(8, round(hidden / 8) * 8)

@@ -1,7 +1,7 @@
-"""What every layer of one forward pass shares: who may look where, and what the positions say.
+"""What all layers share in one forward pass: the mask, the positions and the padding.
 
-Built once per pass by the model, for mixers of any kind. Attention asks for its own view of it, by its number of heads
-and its own mask: a mask or a bias that layers have in common is computed once, and only if asked for.
+The model builds it once per pass, for mixers of any kind. Attention layers ask for a view of it for their number of
+heads and their own mask. A mask or bias that several layers use is computed once, and only when needed.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from headway.nn.positions import Positions
 
 
 class once:  # noqa: N801 (used like @property)
-    """Computed when first asked for, then kept. (functools' own takes a lock, which stops torch.compile.)"""
+    """A property that is computed at first use, then kept. (functools.cached_property breaks torch.compile.)"""
 
     def __init__(self, compute: Callable[[Any], Any]):
         self.compute, self.name = compute, compute.__name__
@@ -35,22 +35,22 @@ class Context:
     """R, B"""
     positions: Positions
     mask: Mask
-    """Of the model: causal, padding."""
+    """The model's mask: causal, padding."""
     queries: Int[Tensor, "Q"]
-    """The slots, and so the positions, the new tokens stand in: 0 … T - 1, or from the length of the past on."""
+    """The slots (and so the positions) of the new tokens: 0 … T - 1, or counted on from the length of the past."""
     keys: Int[Tensor, "K"]
-    """The slots that can be seen."""
+    """The slots that can be attended to."""
     padding_mask: Bool[Tensor, "R B T"] | None = None
-    """Where the new slots hold tokens and not padding; None = everywhere."""
+    """True where a new slot holds a token, False where it is padding; None = no padding."""
     memory: Float[Tensor, "R B S D"] | None = None
-    """What cross attention looks at, where this is a context of cross attention: `keys` are its slots."""
+    """The encoder's output, in a context of cross attention: `keys` are its slots."""
     across: "Context | None" = None
-    """As cross attention sees it, where there is another sequence to look at."""
+    """The context for cross attention, if there is another sequence."""
     views: list[tuple[int, Mask, int | None, "AttentionContext"]] = field(default_factory=list, repr=False)
-    """That were asked for so far: the heads, the mask and the number of keys they are for, and each of them."""
+    """The views made so far, each with its number of heads, mask and number of keys."""
 
     def for_heads(self, heads: int, mask: Mask, keys: int | None = None) -> "AttentionContext":
-        """As attention with so many heads, this mask of its own, and keys of the last so many slots, sees it."""
+        """The view for attention with this number of heads, its own mask, and keys for only the last `keys` slots."""
         for known_heads, known_mask, known_keys, view in self.views:
             if known_heads == heads and known_mask == mask and known_keys == keys:
                 return view
@@ -72,12 +72,12 @@ class AttentionContext:
 
     @property
     def is_plainly_causal(self) -> bool:
-        """The case for which fused kernels need no mask at all."""
+        """Whether the mask is just causal over a whole segment, so that fused kernels need no mask tensor."""
         return self.mask == Causal() and len(self.queries) == len(self.keys)
 
     @once
     def allowed(self) -> Bool[Tensor, "#R #B 1 Q K"] | None:
-        """True = may look; None = everybody may look everywhere."""
+        """True = the query may attend to the key; None = nothing is masked."""
         if isinstance(self.mask, Everything):
             return None
         R, B, _ = self.shape
@@ -99,7 +99,7 @@ class AttentionContext:
 
     @once
     def addend(self) -> Float[Tensor, "#R #B #H Q K"] | Bool[Tensor, "#R #B 1 Q K"] | None:
-        """Mask and bias as the one tensor a fused kernel takes."""
+        """Mask and bias as one tensor, as fused kernels take it."""
         if self.bias is None or self.allowed is None:
             return self.allowed if self.bias is None else self.bias
         return torch.where(self.allowed, self.bias, -torch.inf)

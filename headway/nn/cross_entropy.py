@@ -1,12 +1,13 @@
-"""The output layer and its loss as one operation, since logits are the largest thing that training makes.
+"""The output layer and its loss as one operation, because logits are the largest tensor of training.
 
-Logits are `[R, N, V]`: for 8 replicas of a batch of 4,096 tokens and 33,000 words, a billion numbers, many times over
-by the time gradients flow. Here rows are taken in chunks; of each chunk the loss and, at once, the gradient are
-computed, and its logits are forgotten. The loss is a mean per replica, so all that comes back later is one factor each.
+Logits are `[R, N, V]`: for 8 replicas of a batch of 4,096 tokens and 33,000 words a billion numbers, and the backward
+pass needs several tensors of that size. So the rows are processed in chunks: the loss and the gradient of a chunk are
+computed together, and its logits are discarded. As the loss is a mean per replica, the backward pass only multiplies
+these gradients by one factor per replica.
 
-On a GPU that pays where logits would fill the memory. On a CPU it always pays: fresh memory is what large tensors cost
-most (writing 40 MB of it takes as long as a softmax over them), so the logits of a chunk lie where those of the last
-one did, what is computed of them is written over them, and rows of padding are left out of the products.
+On a GPU this pays off if the logits would fill the memory. On a CPU it always does: newly allocated memory is the main
+cost of large tensors (writing 40 MB of it takes as long as a softmax over them). So all chunks use the same memory for
+their logits, results overwrite them, and rows of padding are left out of the matrix products.
 """
 
 from typing import Any
@@ -20,13 +21,13 @@ from headway.nn.kernels import fused_loss, products
 from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.onednn import product_by
 
-LOGITS_AT_ONCE = {"cpu": 2**28, "cuda": 2**30}
-"""Numbers in one chunk of logits: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
-WORTH_IT = {"cpu": 2**27, "cuda": 2**22}
-"""Fewer logits than this are computed the plain way, which torch has a kernel for."""
-IN_PLACE_AT_ONCE = 2**23
-"""Logits of a chunk on a CPU: 32 MB. (A quarter as many: products of few rows are slow; twice as many: caches do not
-hold them.)"""
+LOGITS_PER_CHUNK = {"cpu": 2**28, "cuda": 2**30}
+"""Logits per chunk: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
+MIN_LOGITS_FOR_CHUNKS = {"cpu": 2**27, "cuda": 2**22}
+"""With fewer logits than this, torch's own cross entropy is used."""
+IN_PLACE_LOGITS_PER_CHUNK = 2**23
+"""Logits per chunk in training on a CPU: 32 MB. (With a quarter, matrix products have too few rows to be fast; with
+twice as many, a chunk does not fit into the CPU's cache.)"""
 
 
 def mean_cross_entropy(
@@ -38,13 +39,13 @@ def mean_cross_entropy(
     smoothing: float = 0.0,
 ) -> Float[Tensor, "R"]:
     """Mean nats per row of predicting `targets` from the logits x Wᵀ + b, over the rows that are counted; None = all.
-    `smoothing`: this share of each target's chance is asked for all words alike."""
+    `smoothing`: label smoothing, the share of the target's probability that is spread evenly over the vocabulary."""
     (R, N, _), V = x.shape, weight.shape[1]
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     if _can_be_in_place(x):
         return _InPlaceCrossEntropy.apply(x, weight, targets, bias, counted, smoothing, dtype)  # pyright: ignore
-    by_kernel = fused_loss.lost(
+    by_kernel = fused_loss.by_loss_kernel(
         x,
         dtype,
         V + -V % 64,
@@ -53,7 +54,7 @@ def mean_cross_entropy(
     )
     if by_kernel is not None:
         return by_kernel
-    if WORTH_IT[device] > R * N * V or counted is not None or smoothing:
+    if MIN_LOGITS_FOR_CHUNKS[device] > R * N * V or counted is not None or smoothing:
         if R == 1:
             logits = F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
         else:
@@ -65,13 +66,13 @@ def mean_cross_entropy(
 
 
 def _can_be_in_place(x: Tensor) -> bool:
-    """In training on a CPU, where nothing is compiled."""
+    """When training on a CPU without torch.compile."""
     return x.device.type == "cpu" and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 class _InPlaceCrossEntropy(torch.autograd.Function):
-    """Replica by replica, chunk by chunk: the logits become probabilities, and these the gradient of the logits, where
-    they lie. In bf16 a softmax is the one way that rounds once: its own sums are float32."""
+    """Replica by replica, chunk by chunk: the logits are overwritten by probabilities, and these by the gradient of the
+    logits. In bf16 only softmax rounds just once, because it sums in float32."""
 
     @staticmethod
     def forward(
@@ -93,28 +94,30 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for r in range(R):
                 rows = None if counted is None else counted[r].nonzero()[:, 0]
-                mine, aims = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
-                mine, table = mine.to(dtype), weight[r].to(dtype)
-                added = None if bias is None else bias[r].to(dtype)
-                share, at_once = 1 / max(1, len(mine)), _evenly(len(mine), IN_PLACE_AT_ONCE // V)
+                own_x, own_targets = (x[r], targets[r]) if rows is None else (x[r, rows], targets[r, rows])
+                own_x, table = own_x.to(dtype), weight[r].to(dtype)
+                own_bias = None if bias is None else bias[r].to(dtype)
+                share, at_once = 1 / max(1, len(own_x)), _even_chunk(len(own_x), IN_PLACE_LOGITS_PER_CHUNK // V)
                 multiply = product_by(table)
-                turned: Tensor | None = None  # the gradient of the weight, [D, V], as products make it fastest
-                for first in range(0, len(mine), at_once):
-                    piece, aim = mine[first : first + at_once], aims[first : first + at_once, None]
-                    logits = multiply(piece, table, added)
-                    losses[r] += share * _summed_nats(logits, aim, smoothing)
-                    slope = logits  # which it is now
+                dw_transposed: Tensor | None = None  # the weight's gradient as [D, V], the fastest way to compute it
+                for first in range(0, len(own_x), at_once):
+                    piece, piece_targets = own_x[first : first + at_once], own_targets[first : first + at_once, None]
+                    logits = multiply(piece, table, own_bias)
+                    losses[r] += share * _summed_nats(logits, piece_targets, smoothing)
+                    slope = logits  # overwritten by their gradient
                     if needs_x:
                         here = slice(first, first + at_once) if rows is None else rows[first : first + at_once]
                         dx[r, here] = multiply(slope, table.mT, None).to(x.dtype).mul_(share)
                     if needs_weight:
                         of_piece = multiply((piece * share).mT, slope.mT, None)
-                        turned = of_piece.to(weight.dtype) if turned is None else turned.add_(of_piece)
+                        dw_transposed = (
+                            of_piece.to(weight.dtype) if dw_transposed is None else dw_transposed.add_(of_piece)
+                        )
                     if db is not None:
                         db[r] += slope.sum(0, dtype=db.dtype) * share
-                    del logits, slope  # before there are those of the next chunk, which then lie where these did
-                if dw is not None and turned is not None:
-                    dw[r] = turned.mT
+                    del logits, slope  # frees the memory for the logits of the next chunk
+                if dw is not None and dw_transposed is not None:
+                    dw[r] = dw_transposed.mT
         ctx.save_for_backward(dx, dw, db)
         return losses
 
@@ -129,14 +132,14 @@ class _InPlaceCrossEntropy(torch.autograd.Function):
 
 
 def _summed_nats(logits: Float[Tensor, "n V"], targets: Int[Tensor, "n 1"], smoothing: float) -> Float[Tensor, ""]:
-    """The loss of all rows. Where the logits were, its gradient by them is: probabilities less what is asked for."""
+    """The summed loss of all rows. Overwrites the logits with its gradient: probabilities minus (smoothed) targets."""
     exact = torch.promote_types(logits.dtype, torch.float32)
     asked, largest = logits.gather(1, targets).to(exact), logits.amax(1, keepdim=True).to(exact)
     if smoothing:
         asked = asked.mul_(1 - smoothing).add_(logits.mean(1, keepdim=True, dtype=exact), alpha=smoothing)
     probabilities = torch.softmax(logits, 1, out=logits)
-    # log Σ exp by the likeliest word, whose probability is never too small for a logarithm. Where it is near 1, those
-    # of the others say how near: 1 less a little has few digits of that, in bf16 two or three.
+    # log Σ exp = largest logit - log of its probability, which is never too small for a logarithm. If it is near 1, use
+    # the sum of the other probabilities: their exact value is lost in 1 - ε, of which bf16 has two or three digits.
     likeliest = probabilities.amax(1, keepdim=True).to(exact)
     others = probabilities.sum(1, keepdim=True, dtype=exact) - likeliest
     total = largest - torch.where(likeliest > 0.5, torch.log1p(-others), likeliest.log())
@@ -147,8 +150,8 @@ def _summed_nats(logits: Float[Tensor, "n V"], targets: Int[Tensor, "n 1"], smoo
 
 
 class _FusedCrossEntropy(torch.autograd.Function):
-    """In training on a GPU where nothing is compiled: one kernel makes the loss and the slope of a chunk's logits, and
-    writes the slope over them."""
+    """For training on a GPU without torch.compile: one kernel computes the loss of a chunk's logits and overwrites them
+    with their gradient."""
 
     @staticmethod
     def forward(
@@ -162,12 +165,12 @@ class _FusedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         (R, N, _), V = x.shape, weight.shape[1]
-        table = _filled_up(weight, dtype)
+        table = _padded_table(weight, dtype)
         W = table.shape[1]
         shares = x.new_full((R, N), 1 / N, dtype=torch.float32)
         if counted is not None:
             shares = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        rows = _evenly(N, LOGITS_AT_ONCE["cuda"] // (R * W))
+        rows = _even_chunk(N, LOGITS_PER_CHUNK["cuda"] // (R * W))
         losses, dx, dw, db = [], torch.empty_like(x, dtype=dtype), None, None
         for first in range(0, N, rows):
             here = slice(first, min(N, first + rows))
@@ -176,7 +179,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
             if bias is not None:
                 logits[..., :V] += bias[:, None].to(dtype)
             losses.append(fused_loss.loss_and_slope(logits, targets[:, here], shares[:, here], V, smoothing).sum(1))
-            slope = logits  # which it is now
+            slope = logits  # overwritten by their gradient
             torch.bmm(slope, table, out=dx[:, here])
             here_dw = slope.mT @ piece
             dw = here_dw if dw is None else dw.float() + here_dw
@@ -196,8 +199,9 @@ class _FusedCrossEntropy(torch.autograd.Function):
         return _times(dx, g, x_dtype), _times(dw[:, : ctx.vocabulary], g, w_dtype), None, d_bias, None, None, None
 
 
-def _filled_up(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tensor, "R W D"]:
-    """To sizes that matrix units like, with words of no chance: in this precision, written once."""
+def _padded_table(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tensor, "R W D"]:
+    """The weight in `dtype`, with the vocabulary padded to a multiple of 64, which is fast on tensor cores. The padding
+    never gets any probability."""
     R, V, D = weight.shape
     if V % 64 == 0:
         return products.copied(weight, dtype)
@@ -207,14 +211,14 @@ def _filled_up(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[Tens
     return table
 
 
-def _evenly(rows: int, most: int) -> int:
-    """As few chunks as can be, of about the same size: a small rest would be slow to multiply."""
+def _even_chunk(rows: int, most: int) -> int:
+    """The rows per chunk: as few chunks as possible, of about equal size, because a small last chunk would be slow."""
     chunks = max(1, -(-rows // max(1, most)))
     return max(1, -(-rows // chunks))
 
 
 def _times(d: Float[Tensor, "R n m"], g: Float[Tensor, "R"], into: torch.dtype) -> Float[Tensor, "R n m"]:
-    """d · g, read and written once whatever the precisions are."""
+    """d · g in dtype `into`, in one pass over memory whatever the dtypes are."""
     return torch.mul(d, g[:, None, None], out=torch.empty_like(d, dtype=into))
 
 
@@ -224,11 +228,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
         (R, N, D), V = x.shape, weight.shape[1]
-        # Matrix units want sizes they can divide: the vocabulary is filled up with words of no chance.
+        # Tensor cores want sizes they can divide: pad the vocabulary, with words that get no probability.
         padding = -V % 64
         table = F.pad(weight.to(dtype), (0, 0, 0, padding))
-        rows = max(1, LOGITS_AT_ONCE[x.device.type] // (R * (V + padding)))
-        losses: list[Tensor] = []  # not added up in place: torch 2.11, compiled, then gives gradients of zero
+        rows = max(1, LOGITS_PER_CHUNK[x.device.type] // (R * (V + padding)))
+        losses: list[Tensor] = []  # not summed in place: with torch 2.11's compiler gradients are then zero
         dx = torch.empty(R, N, D, dtype=dtype, device=x.device)
         dw: Tensor | None = None
         slopes: list[Tensor] = []
@@ -262,7 +266,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _loss_and_slope(
     logits: Float[Tensor, "R n W"], targets: Int[Tensor, "R n"], vocabulary: int, rows: int
 ) -> tuple[Float[Tensor, "R"], Float[Tensor, "R n W"]]:
-    """The summed loss over `rows`, and its derivative with respect to the logits: (softmax - target) / rows."""
+    """The summed loss / `rows`, and its derivative with respect to the logits: (softmax - target) / rows."""
     wide = logits.float()
     word = torch.arange(logits.shape[-1], device=logits.device)
     wide = torch.where(word < vocabulary, wide, -torch.inf)

@@ -1,7 +1,7 @@
-"""Dropout of other kinds: locked over time, of whole words, of weights. Any model can have them.
+"""Other kinds of dropout: locked over time, of whole words, of weights. Any model can use them.
 
-Like `replicated.Dropout`, each draws by (seed, place, step, index) and has one rate per replica, so that populations
-and resumed runs see the same noise as a replica that trains alone. They are what AWD-LSTM is regularised by
+Like `replicated.Dropout`, each mask depends only on (seed, module, step, index), and each replica has its own rate. So
+populations and resumed runs see the same noise as a replica that trains alone. AWD-LSTM is regularised with these
 (https://arxiv.org/abs/1708.02182).
 """
 
@@ -16,10 +16,10 @@ from headway.nn.replicated import Dropout
 
 
 class NoiseSpec(Spec):
-    """How dropout is drawn, and where its rate differs from `dropout`."""
+    """The kind of dropout, and the rates that differ from `dropout`."""
 
     kind: Literal["each", "locked"] = "each"
-    """each: every element independently. locked: one mask per row for all tokens of a step (variational dropout,
+    """each: every element independently. locked: one mask per row, the same for all its tokens (variational dropout,
     https://arxiv.org/abs/1512.05287)."""
     words: float = Field(default=0.0, ge=0, lt=1)
     """Word dropout: the fraction of the vocabulary whose embeddings are zero in a step."""
@@ -29,7 +29,7 @@ class NoiseSpec(Spec):
     """The rate of the last layer's output; null = `dropout` in models without norms, else 0."""
 
     def build(self, replicas: int, rate: float, own: float | None = None) -> Dropout:
-        """At one place; `own` is its rate where that is not the model's."""
+        """A dropout module; `own` is its rate if that differs from the model's."""
         made = LockedDropout if self.kind == "locked" else Dropout
         return made(replicas, rate if own is None else own, fixed=own is not None)
 
@@ -49,7 +49,7 @@ class LockedDropout(Dropout):
 
 
 class WordDropout(Dropout):
-    """Whole words of the vocabulary, wherever they stand in the batch."""
+    """Drop whole words of the vocabulary, at all their occurrences in the batch."""
 
     def __init__(self, replicas: int, vocabulary: int, rate: float):
         super().__init__(replicas, rate, fixed=True)
@@ -63,10 +63,10 @@ class WordDropout(Dropout):
 
 
 class WeightDropout(Dropout):
-    """Of a weight (DropConnect, http://proceedings.mlr.press/v28/wan13): the same for the whole of a step."""
+    """Dropout of a weight matrix (DropConnect, http://proceedings.mlr.press/v28/wan13), one mask per step."""
 
     def __init__(self, replicas: int, rate: float):
         super().__init__(replicas, rate, fixed=True)
 
-    def drawing(self, shape):
-        return super().drawing(shape)._replace(first=0)  # whichever rows of the batch are read
+    def mask(self, shape):
+        return super().mask(shape)._replace(first=0)  # whichever rows of the batch this pass has

@@ -1,7 +1,7 @@
 """How the outputs of the heads become one vector per position.
 
-A fusion takes `[R, B, H, T, d]` and gives `[R, B, T, H·d]`; the output projection follows. What differs is in which
-order, and with which weight, the heads are laid side by side.
+A fusion maps `[R, B, H, T, d]` to `[R, B, T, H·d]`; the output projection follows. Fusions differ in the order and the
+weights with which they concatenate the heads.
 """
 
 from abc import abstractmethod
@@ -17,15 +17,15 @@ from headway.nn.replicated import Noisy
 
 Heads = Float[Tensor, "R B H T d"]
 Fused = Float[Tensor, "R B T Hd"]
-Real = Bool[Tensor, "R B T"]
+TokenMask = Bool[Tensor, "R B T"]
 
 
 class Fusion(Noisy):
-    """Base of all fusions: the heads side by side, in order."""
+    """Base of all fusions: concatenate the heads in order."""
 
-    why_no_cache: str | None = None  # why a position's output cannot be kept while later tokens arrive
+    why_no_cache: str | None = None  # why outputs cannot be kept when later tokens arrive
 
-    def forward(self, heads: Heads, padding_mask: Real | None = None) -> Fused:
+    def forward(self, heads: Heads, padding_mask: TokenMask | None = None) -> Fused:
         return side_by_side(heads)
 
 
@@ -33,15 +33,15 @@ class FusionSpec(Variant):
     """Head fusion: how the outputs of the heads become one vector."""
 
     why_not_causal: ClassVar[str | None] = None
-    """Why a model with it would see the future behind a causal mask, or None."""
+    """Why a model with this fusion would see the future despite a causal mask, or None."""
 
     @abstractmethod
     def build(self, replicas: int, heads: int) -> Fusion:
-        """For a layer of so many heads."""
+        """The fusion of a layer with this number of heads."""
 
 
 class Concat(FusionSpec):
-    """Heads side by side, in order. https://arxiv.org/abs/1706.03762"""
+    """Heads concatenated in order. https://arxiv.org/abs/1706.03762"""
 
     kind: Literal["concat"] = "concat"
 
@@ -50,12 +50,12 @@ class Concat(FusionSpec):
 
 
 class Shuffle(FusionSpec):
-    """Heads side by side in a random order, each layer its own (case B5)."""
+    """Heads concatenated in a random order, a different one for each layer (case B5)."""
 
     kind: Literal["shuffle"] = "shuffle"
     drawn: Literal["once", "every-step"] = "once"
     """`once`: one order per layer for the whole run (the output projection can absorb it, so it should not matter).
-    `every-step`: a new order at every training step; in evaluation the heads stand in order."""
+    `every-step`: a new order at every training step; in evaluation the heads are in order."""
 
     def build(self, replicas: int, heads: int) -> Fusion:
         return ShuffledOnce(replicas) if self.drawn == "once" else ShuffledEveryStep(replicas)
@@ -72,11 +72,11 @@ class ShuffledEveryStep(Fusion):
 
 
 class Shift(FusionSpec):
-    """Head h takes the place of head h + by, the last ones come first (case B6)."""
+    """Head h moves to the place of head h + by, cyclically (case B6)."""
 
     kind: Literal["shift"] = "shift"
     by: int = 1
-    """By how many places."""
+    """The number of places."""
 
     def build(self, replicas: int, heads: int) -> Fusion:
         return Shifted(replicas, self.by)
@@ -94,7 +94,8 @@ class Shifted(Fusion):
 class Reweight(FusionSpec):
     """Each head times the Frobenius norm of its own output over the *whole sequence*, as case B7 reports it.
 
-    In a decoder this leaks: what stands at a position depends on tokens after it. It is here to be measured and caught.
+    In a decoder this leaks: a position's output depends on later tokens. It is here to be measured, and to be caught by
+    the audits.
     """
 
     kind: Literal["reweight"] = "reweight"
@@ -102,7 +103,7 @@ class Reweight(FusionSpec):
     """`share`: norms are divided by their mean over the heads, so the weights average 1. `raw`: the norm itself, which
     grows with the length of the sequence."""
 
-    why_not_causal = "reweighted heads see the future: the norm runs over the whole sequence"
+    why_not_causal = "reweighted heads see the future: the norm is taken over the whole sequence"
 
     def build(self, replicas: int, heads: int) -> Fusion:
         return Reweighted(replicas, self.scale == "share")
@@ -118,13 +119,13 @@ class Reweighted(Fusion):
     def forward(self, heads, padding_mask=None):
         counted = (
             heads if padding_mask is None else heads * padding_mask[:, :, None, :, None]
-        )  # padding has no say in the norm
+        )  # padding does not count in the norm
         norms = torch.linalg.vector_norm(counted, dim=(-2, -1), keepdim=True)
         return side_by_side(heads * _weights(norms, self.share))
 
 
 class ReweightCausal(FusionSpec):
-    """Each head times the norm of its output at the same position: the honest form of `reweight`."""
+    """Each head times the norm of its output at the same position: `reweight` without the leak."""
 
     kind: Literal["reweight-causal"] = "reweight-causal"
     scale: Literal["share", "raw"] = "share"
@@ -151,6 +152,6 @@ def _weights(norms: Float[Tensor, "R B H T1 1"], share: bool) -> Float[Tensor, "
 
 
 def _reorder(heads: Heads, keys: Tensor, step: Tensor) -> Heads:
-    """Each replica's heads in the order of H random numbers of its own."""
+    """Each replica's heads in a random order of its own."""
     order = random.integers(keys, step, 2**31, heads.shape[2]).argsort(dim=-1)  # [R, H]
     return heads.gather(2, order[:, None, :, None, None].expand_as(heads))

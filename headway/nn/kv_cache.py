@@ -1,4 +1,4 @@
-"""What attention goes on from: the keys and values of slots so far, or the slots before a segment."""
+"""The state of attention: a KV cache of the slots so far, or a memory of the slots before a segment."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Memory:
-    """What attention was given in the slots before a segment (https://arxiv.org/abs/1901.02860). Their keys and values
-    are made again, by the weights of today, and placed where they stand as seen from the segment."""
+    """The inputs of attention in the slots before a segment (https://arxiv.org/abs/1901.02860). Their keys and values
+    are recomputed with the current weights, at their positions relative to the segment."""
 
     inputs: Float[Tensor, "R B S D"]
     told: Bool[Tensor, "R B S"]
-    """Where a slot holds a token; False = the stream began after it."""
+    """True where a slot holds a token; False = it is before the beginning of the stream."""
 
     def extended(self, new: "Memory", most: int) -> "Memory":
         """The last `most` slots of both."""
@@ -23,42 +23,44 @@ class Memory:
         return Memory(inputs[:, :, -most:], told[:, :, -most:])
 
     def filled_up(self, size: int) -> "Memory":
-        """With empty slots before those it has."""
+        """Padded at the front with empty slots, to `size` slots."""
         missing = size - self.inputs.shape[2]
         return Memory(F.pad(self.inputs, (0, 0, missing, 0)), F.pad(self.told, (missing, 0)))
 
 
 @dataclass(frozen=True)
 class Cache:
-    """What attention goes on from: the keys (already placed) and values of all slots so far."""
+    """A KV cache: the keys (already rotated) and values of all slots so far."""
 
     keys: Float[Tensor, "R B H S d"]
     values: Float[Tensor, "R B H S d"]
     memory: Memory | None = None
-    """Of the last slots, where the next segment is to see them."""
-    room: "Room | None" = None
-    """Where these stand, with space behind them."""
+    """The memory of the last slots, if the next segment attends to them."""
+    buffer: "Buffer | None" = None
+    """The preallocated buffer that holds these keys and values."""
 
     def extended(self, new: "Cache") -> "Cache":
-        if new.keys.requires_grad:  # a gradient remembers what it was computed from
+        if new.keys.requires_grad:  # autograd needs the old tensors unchanged
             return Cache(torch.cat((self.keys, new.keys), dim=3), torch.cat((self.values, new.values), dim=3))
-        room = self.room if self.room is not None and self.room.ends_with(self) else Room(self, new.keys.shape[3])
-        return room.extended(new)
+        buffer = (
+            self.buffer if self.buffer is not None and self.buffer.ends_with(self) else Buffer(self, new.keys.shape[3])
+        )
+        return buffer.extended(new)
 
 
-class Room:
-    """Space for the keys and values of slots still to come, so that a token more costs no copy of all before it. Only
-    who has the last slots in it may write behind them; whoever else goes on gets a room of his own."""
+class Buffer:
+    """A preallocated buffer for keys and values, so that a new token does not copy all earlier ones. Only a cache that
+    holds all the filled slots may append to it; any other one that is extended gets a new buffer."""
 
     def __init__(self, first: Cache, more: int):
-        """For what is there, and for twice as much as is there and `more` together."""
+        """Holds `first`, with space for twice as many slots as `first` and `more` together."""
         self.filled = first.keys.shape[3]
         self.space = max(64, 2 * (self.filled + more))
         self.keys, self.values = (self._spacious(part) for part in (first.keys, first.values))
 
     def _spacious(self, part: Float[Tensor, "R B H S d"]) -> Float[Tensor, "R B H space d"]:
         R, B, H, S, d = part.shape
-        space = part.new_empty(R, B, H, self.space, d)  # what a head reads stands together
+        space = part.new_empty(R, B, H, self.space, d)  # the slots of a head are contiguous
         space[..., :S, :] = part
         return space
 
@@ -68,15 +70,15 @@ class Room:
     def extended(self, new: Cache) -> Cache:
         last = self.filled + new.keys.shape[3]
         if last > self.space:
-            return Room(Cache(*self._first(self.filled)), new.keys.shape[3]).extended(new)
+            return Buffer(Cache(*self._first(self.filled)), new.keys.shape[3]).extended(new)
         for space, part in ((self.keys, new.keys), (self.values, new.values)):
             space[..., self.filled : last, :] = part
         self.filled = last
-        return Cache(*self._first(last), room=self)
+        return Cache(*self._first(last), buffer=self)
 
     def _first(self, slots: int) -> tuple[Tensor, Tensor]:
         return self.keys[..., :slots, :], self.values[..., :slots, :]
 
 
 class MemoryCache(Cache):
-    """Of another sequence, which stays as it is however long the text becomes that looks at it."""
+    """Keys and values of another sequence, for cross attention; it does not grow with the text being decoded."""

@@ -1,8 +1,8 @@
-"""Masks: who may look where. True = may look, everywhere in Headway.
+"""Attention masks. Everywhere in Headway, True = the query may attend to the key.
 
-A mask is an object that answers `allows(row, i, j)` for broadcasting index tensors: may query slot i of batch row `row`
-look at key slot j? The same answer serves the plain kernel (whole grids at once), the fused ones, and flex attention
-(index by index). Masks are combined with `&`. A query that may look nowhere gets zeros.
+A mask has a method `allows(row, i, j)` for broadcasting index tensors: may query slot i of batch row `row` attend to
+key slot j? It serves the plain kernel (whole grids at once), the fused ones, and flex attention (index by index). Masks
+are combined with `&`. A query for which every key is masked gets zeros.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Mask:
-    """May everybody look everywhere? Subclasses say otherwise."""
+    """Base of all masks."""
 
     def allows(self, row: Int[Tensor, "..."], i: Int[Tensor, "..."], j: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         raise NotImplementedError
@@ -34,7 +34,7 @@ class Everything(Mask):
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """No query sees what comes after it."""
+    """No query attends to a later slot."""
 
     def allows(self, row, i, j):
         return j <= i
@@ -42,7 +42,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Nobody looks at padding. The mask is True where a key slot holds a token; replicas are folded into the rows."""
+    """Padding is masked. `padding_mask` is True where a key slot holds a token; replicas are folded into the rows."""
 
     padding_mask: Bool[Tensor, "rows K"]
 
@@ -52,7 +52,7 @@ class Padding(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """Only slots fewer than `size` steps away; with `Causal`, the last `size` slots, one's own included."""
+    """Only slots fewer than `size` steps away; with `Causal`, the last `size` slots, including the query's own."""
 
     size: int
 
@@ -62,7 +62,7 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """Causal, except that the first `length` slots are open to all: decoder-only translation, for one."""
+    """Causal, except that every query may attend to the first `length` slots, as in decoder-only translation."""
 
     length: int
 
@@ -71,9 +71,9 @@ class Prefix(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Through(Mask):
-    """Of a tree of tokens, each query sees those that its own branch came through. Whole grids alone: positions do not
-    tell branches apart."""
+class BranchMask(Mask):
+    """For a tree of tokens (hypotheses with shared prefixes): each query attends only to the tokens of its own branch.
+    For whole grids only, because positions do not tell branches apart."""
 
     sees: Bool[Tensor, "R B Q K"]
 

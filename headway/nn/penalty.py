@@ -1,6 +1,5 @@
-"""What training lowers beside the loss: how large the vectors of the last layer are, and how much they change from one
-token to the next. AWD-LSTM is regularised by both, under the names of activation regularisation and temporal activation
-regularisation (https://arxiv.org/abs/1708.01009).
+"""Activation regularisation (AR) and temporal activation regularisation (TAR): penalties on the size of the last
+layer's vectors, and on their change from one token to the next. AWD-LSTM uses both (https://arxiv.org/abs/1708.01009).
 """
 
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from headway.core.spec import Spec
 
 
 class PenaltySpec(Spec):
-    """Added to the loss in training, and to no score. Both parts are of what the output layer reads, after dropout."""
+    """Added to the training loss, but to no score. Both terms are of the output layer's input, after dropout."""
 
     size: float = Field(default=0.0, ge=0)
     """α, the weight of the mean square of the output layer's input (AR). 2 is usual for LSTMs."""

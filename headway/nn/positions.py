@@ -1,12 +1,12 @@
-"""How a model knows where a token stands. One protocol, three places where a scheme may act:
+"""Position schemes: how a model knows the position of a token. A scheme can act in three places:
 
-    embed(x, at)              add something to the embeddings            learned, sinusoidal
-    rotate(x, at)             turn queries and keys                      rotary
-    bias(replica, head, i, j) add something to the attention scores      ALiBi, T5
+    embed(x, at)              add to the embeddings            learned, sinusoidal
+    rotate(x, at)             rotate queries and keys          rotary
+    bias(replica, head, i, j) add to the attention scores      ALiBi, T5
 
-`at`, `i` and `j` are positions (not slots of a cache or of a padded row). `bias` is asked with broadcasting index
-tensors, or index by index from inside a compiled kernel. A new scheme is one spec and one module, in this
-file or in the user's own.
+`at`, `i` and `j` are positions (not slots of a cache or of a padded row). `bias` is called with broadcasting index
+tensors, or index by index from inside a compiled kernel. A new scheme is one spec and one module, in this file or in a
+user's own.
 """
 
 import math
@@ -28,8 +28,8 @@ from headway.nn.replicated import Embedding, parameter
 class Positions(nn.Module):
     """Base of all schemes: does nothing anywhere."""
 
-    has_bias = False  # whether bias() is to be asked
-    limit: int | None = None  # the longest sequence the scheme can place; None = any
+    has_bias = False  # whether bias() applies
+    limit: int | None = None  # the longest sequence that the scheme supports; None = any
 
     def embed(self, x: Float[Tensor, "R B T D"], at: Int[Tensor, "*b T"]) -> Float[Tensor, "R B T D"]:
         return x
@@ -41,39 +41,39 @@ class Positions(nn.Module):
         raise NotImplementedError
 
     def for_heads(self, heads: int) -> "Positions":
-        """The scheme as layers of so many heads use it."""
+        """The scheme for layers with this number of heads."""
         return self
 
 
 class PositionSpec(Variant):
-    """A position scheme: how a model knows where a token stands."""
+    """A position scheme: how a model knows the position of a token."""
 
     ends: ClassVar[bool] = False
-    """Whether nothing beyond the model's context can be placed."""
+    """Whether it has no positions beyond the model's context length."""
     marks_embeddings: ClassVar[bool] = False
-    """Whether a token's vector says at which place of its own segment it stands."""
+    """Whether it adds a token's position within its segment to the embedding."""
     acts_in_heads: ClassVar[bool] = False
-    """Whether it turns queries and keys, or adds to scores. What it builds is for one number of heads, then, and for
-    layers that have any."""
-    turns: ClassVar[bool] = False
-    """Whether it turns queries and keys, such that their product knows how far apart they stand."""
+    """Whether it rotates queries and keys, or adds to scores. If so, what it builds is for one number of heads, and
+    layers without heads cannot use it."""
+    rotates: ClassVar[bool] = False
+    """Whether it rotates queries and keys, so that their product depends on their distance."""
 
     @abstractmethod
     def build(self, replicas: int, width: int, heads: int, context: int) -> Positions:
-        """What acts on embeddings, queries, keys or scores."""
+        """The module that acts on embeddings, queries and keys, or scores."""
 
     @property
     def for_encoders(self) -> "PositionSpec":
-        """The same scheme for those who look ahead, too."""
+        """The same scheme for encoders, which attend in both directions."""
         return self
 
     def problems_with(self, width: int, heads: Sequence[int]) -> Iterator[str]:
-        """Why it cannot serve a model of this width with so many heads in each of its layers."""
+        """Why it cannot be used in a model of this width with these numbers of heads in its layers."""
         yield from ()
 
 
 class NoPositions(PositionSpec):
-    """No positions at all: order is seen only through the causal mask. https://arxiv.org/abs/2305.19466"""
+    """No positions: only the causal mask tells the order. https://arxiv.org/abs/2305.19466"""
 
     kind: Literal["none"] = "none"
 
@@ -110,7 +110,7 @@ class Sinusoidal(PositionSpec):
     base: float = Field(default=10000.0, gt=1)
     """The longest wavelength is 2π times this."""
     size: float = Field(default=0.02, gt=0)
-    """The amplitude. Token embeddings start with a standard deviation of 0.02: waves of amplitude 1 drown them."""
+    """The amplitude. Token embeddings start with a standard deviation of 0.02, and amplitude 1 would drown them out."""
     layout: Literal["alternating", "halves"] = "alternating"
     """Sines and cosines interleaved, as in the paper; or all sines first, as in Marian."""
 
@@ -126,7 +126,7 @@ class SinusoidalPositions(Positions):
     def __init__(self, width: int, base: float, size: float, halves: bool = False):
         super().__init__()
         self.width, self.size, self.halves = width, size, halves
-        frequencies = _frequencies(width, base, torch.float64 if halves else torch.float32)  # Marian's are so exact
+        frequencies = _frequencies(width, base, torch.float64 if halves else torch.float32)  # as in Marian
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def embed(self, x, at):
@@ -178,11 +178,11 @@ class SymmetricAlibiPositions(AlibiPositions):
 
 
 class Rotary(PositionSpec):
-    """Queries and keys are turned by an angle that grows with the position. https://arxiv.org/abs/2104.09864"""
+    """Queries and keys are rotated by an angle that grows with the position. https://arxiv.org/abs/2104.09864"""
 
     kind: Literal["rotary"] = "rotary"
     acts_in_heads: ClassVar[bool] = True
-    turns: ClassVar[bool] = True
+    rotates: ClassVar[bool] = True
     base: float = Field(default=10000.0, gt=1)
     """The slowest pair of dimensions turns once in 2π times this many positions (rope_theta)."""
 
@@ -192,7 +192,7 @@ class Rotary(PositionSpec):
     def problems_with(self, width, heads):
         for count in dict.fromkeys(heads):
             if width % (2 * count):
-                yield f"rotary turns pairs: width {width} over {count} heads leaves an odd head"
+                yield f"rotary rotates pairs of dimensions: width {width} over {count} heads gives an odd head width"
 
 
 class RotaryPositions(Positions):
@@ -203,15 +203,15 @@ class RotaryPositions(Positions):
         self.register_buffer("frequencies", _frequencies(head_width, base), persistent=False)
 
     def rotate(self, x, at):
-        if self.training and (turned := fused.turned(x, at, self.frequencies)) is not None:
-            return turned
-        if torch.compiler.is_compiling():  # it knows no complex numbers, and makes one kernel of the plain lines
-            return fused.plain_turned(x, at, self.frequencies)
+        if self.training and (rotated := fused.rotated(x, at, self.frequencies)) is not None:
+            return rotated
+        if torch.compiler.is_compiling():  # it does not support complex numbers, and fuses the plain version
+            return fused.plain_rotated(x, at, self.frequencies)
         angle = at[..., None, :, None] * self.frequencies  # [*b, 1, T, d/2]
         wide = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
         pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * torch.complex(angle.cos(), angle.sin()))
-        return turned.flatten(-2).to(x.dtype)
+        rotated = torch.view_as_real(pairs * torch.complex(angle.cos(), angle.sin()))
+        return rotated.flatten(-2).to(x.dtype)
 
 
 class T5(PositionSpec):
@@ -220,7 +220,7 @@ class T5(PositionSpec):
     kind: Literal["t5"] = "t5"
     acts_in_heads: ClassVar[bool] = True
     buckets: int = Field(default=32, ge=4, multiple_of=4)
-    """The number of buckets: distances, or ranges of distances, that are told apart."""
+    """The number of buckets: distances, or ranges of distances, with a bias of their own."""
     furthest: int = Field(default=128, ge=4)
     """Everything at this distance and beyond shares the last bucket."""
 
@@ -244,7 +244,7 @@ class SymmetricT5(PositionSpec):
     kind: Literal["t5-symmetric"] = "t5-symmetric"
     acts_in_heads: ClassVar[bool] = True
     buckets: int = Field(default=32, ge=4, multiple_of=4)
-    """The number of buckets, both directions together: distances, or ranges of distances, that are told apart."""
+    """The number of buckets of both directions: distances, or ranges of distances, with a bias of their own."""
     furthest: int = Field(default=128, ge=4)
     """Everything at this distance and beyond shares the last bucket."""
 
@@ -273,7 +273,7 @@ class T5Positions(Positions):
         return self.by_size((-distance).clamp(min=0), self.buckets)
 
     def by_size(self, far: Int[Tensor, "*s"], buckets: int) -> Int[Tensor, "*s"]:
-        """Near distances one by one, far ones by their logarithm."""
+        """The bucket of a distance: one each for short distances, logarithmic ranges for long ones."""
         exact = buckets // 2
         ratio = (far.clamp(min=exact) / exact).log() / math.log(self.furthest / exact)
         coarse = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
@@ -287,7 +287,7 @@ class SymmetricT5Positions(T5Positions):
 
 
 class PositionsByHeads(Positions):
-    """One scheme in a model whose layers differ in their number of heads: built for each number."""
+    """A scheme for a model whose layers have different numbers of heads: one module for each number."""
 
     def __init__(self, schemes: dict[int, Positions]):
         super().__init__()
@@ -298,7 +298,8 @@ class PositionsByHeads(Positions):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8/n), 2^(-16/n) … for n heads, a power of two; for others the paper fills up from the series of 2n."""
+    """2^(-8/n), 2^(-16/n) … if the number of heads n is a power of two; otherwise the series for the largest power of
+    two below it, completed from the series for twice that power, as in the paper."""
     whole = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
     between = [2 ** (-4 * (h + 1) / whole) for h in range(0, 2 * whole, 2)]
@@ -313,10 +314,10 @@ def _shared_by_layers(kind: str, heads: Sequence[int]) -> Iterator[str]:
     if len(set(heads)) > 1:
         layers = {count: [str(n) for n, own in enumerate(heads) if own == count] for count in dict.fromkeys(heads)}
         told = ", ".join(f"{count} (layer {', '.join(numbers)})" for count, numbers in layers.items())
-        yield f"{kind} learns a bias for each head, which all layers share; their heads are {told}"
+        yield f"{kind} learns a bias per head that all layers share, so all need the same number of heads, not {told}"
 
 
 def _bucket_problems(exact: int, furthest: int) -> Iterator[Problem]:
     if furthest <= exact:
-        reason = f"the nearest {exact} distances have a bucket each, so the furthest must be {exact + 1} or more"
+        reason = f"the shortest {exact} distances have a bucket each, so furthest must be {exact + 1} or more"
         yield Problem(("buckets", "furthest"), reason)

@@ -1,13 +1,13 @@
-"""Recurrences: a state that goes from token to token, and all that a position knows of those before it.
+"""Recurrences: RNN, GRU, LSTM and minGRU, where all information about earlier tokens is in a hidden state.
 
     y_t, state_t = cell(x_t, state_{t-1})
 
-RNN, GRU and LSTM take one step after the other (`scan.py`; with a single replica, the library's own kernels: oneDNN's
-or ATen's on a CPU, cuDNN's on a GPU). minGRU's gates do not look at the state, so that all of its steps are computed
-in parallel (`linear_scan`). Matrices start with the deviation that torch's own modules have, 1/√(3·hidden).
+RNN, GRU and LSTM are computed step by step (`scan.py`; with a single replica, by library kernels: oneDNN's or ATen's on
+a CPU, cuDNN's on a GPU). minGRU's gates do not depend on the state, so all steps are computed in parallel
+(`linear_scan`). Matrices start with the standard deviation of torch's own modules, 1/√(3·hidden).
 
-Padding leaves a state as it is: whatever stands around a row, its tokens get the same vectors, and the state to go on
-from is the one after its last token. The state is float32 in every precision.
+Padding leaves the state unchanged: tokens get the same vectors with any amount of padding, and the final state is the
+one after the last token. The state is float32 in every precision.
 """
 
 import math
@@ -31,29 +31,29 @@ from headway.nn.scan import CELLS, scan
 from headway.nn.taps import Display, Tap
 from headway.nn.trainable import Carried
 
-Real = Bool[Tensor, "R B T"]
-STATE = ("hidden", "cell")
+TokenMask = Bool[Tensor, "R B T"]
+STATE_PARTS = ("hidden", "cell")
 """The parts of a state; only an LSTM has the second."""
-AGAINST = "_against"
-"""Behind the names of those that a row leaves when it is read from its end."""
+BACKWARD_SUFFIX = "_against"
+"""The suffix of the state's parts in the backward direction."""
 
 
 class RecurrenceSpec(MixerSpec):
-    """A state that goes from token to token."""
+    """A recurrence: a hidden state that is updated token by token."""
 
     hidden: int | None = Field(default=None, ge=1)
-    """Hidden units; null = as many as the width (half of them per direction where there are two). Where the output is
-    of another size than the width, a linear map follows."""
+    """Hidden units per direction; null = the width (half of it if bidirectional). If the output's size differs from the
+    width, a linear map follows."""
     bias: bool = True
     """Whether the gates have a bias."""
     bidirectional: bool = False
-    """Whether the row is read backwards too, by a second set of weights: for encoders only."""
+    """Whether the row is also read backwards, with a second set of weights: for encoders only."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """The DropConnect rate of the hidden-to-hidden matrix; one draw serves all tokens of a step."""
+    """The DropConnect rate of the hidden-to-hidden matrix; one mask is used for all tokens of a step."""
 
     @property
     def cell(self) -> str:
-        """Which of `scan.CELLS`."""
+        """The name of its cell in `scan.CELLS`."""
         return self.kind
 
     def build(self, replicas: int, width: int, out_gain: float, needs: Needs) -> "Recurrence":
@@ -63,7 +63,7 @@ class RecurrenceSpec(MixerSpec):
         return Cells(self, replicas, width, self.hidden_units(width))
 
     def bias_start(self, hidden: int) -> Float[Tensor, "GH"]:
-        """Of the gates' biases, when training begins."""
+        """The initial biases of the gates."""
         return torch.zeros(CELLS[self.cell].gates * hidden)
 
     @property
@@ -74,16 +74,16 @@ class RecurrenceSpec(MixerSpec):
         return self.hidden or max(1, width // self.directions)
 
     def matrices(self, width: int) -> int:
-        """Numbers in the matrices of one direction."""
+        """The number of weights in the matrices of one direction."""
         hidden = self.hidden_units(width)
         return CELLS[self.cell].gates * hidden * (width + hidden)
 
     def parts(self) -> tuple[str, ...]:
-        """Of the state of one direction."""
-        return STATE[: CELLS[self.cell].states]
+        """The names of the state's parts in one direction."""
+        return STATE_PARTS[: CELLS[self.cell].states]
 
     def state_sizes(self, width: int) -> dict[str, int]:
-        names = [name + ending for ending in ("", AGAINST)[: self.directions] for name in self.parts()]
+        names = [name + ending for ending in ("", BACKWARD_SUFFIX)[: self.directions] for name in self.parts()]
         return dict.fromkeys(names, self.hidden_units(width))
 
     @property
@@ -92,7 +92,7 @@ class RecurrenceSpec(MixerSpec):
 
     @property
     def why_not_causal(self) -> str | None:
-        return f"a bidirectional {self.kind} reads the row from its end too" if self.bidirectional else None
+        return f"a bidirectional {self.kind} also reads the row backwards" if self.bidirectional else None
 
     @property
     def only_encodes(self) -> bool:
@@ -107,7 +107,7 @@ class RecurrenceSpec(MixerSpec):
         return 2 * (self.directions * self.matrices(width) + (0 if out == width else out * width))
 
     def largest(self, width: int, length: int) -> int:
-        return 6 * self.hidden_units(width)  # products, and what is kept of them
+        return 6 * self.hidden_units(width)  # matrix products, and what is saved for the gradient
 
 
 class RnnSpec(RecurrenceSpec):
@@ -133,7 +133,7 @@ class LstmSpec(RecurrenceSpec):
 
     kind: Literal["lstm"] = "lstm"
     forget_bias: float = 1.0
-    """The initial bias of the forget gate; above 0, the cell remembers at first.
+    """The initial bias of the forget gate; above 0, the cell starts out remembering.
     http://proceedings.mlr.press/v37/jozefowicz15"""
 
     def bias_start(self, hidden: int) -> Float[Tensor, "GH"]:
@@ -143,13 +143,13 @@ class LstmSpec(RecurrenceSpec):
 
     def problems(self) -> Iterator[Problem]:
         if not self.bias and self.forget_bias != type(self).model_fields["forget_bias"].default:
-            yield Problem(("bias", "forget_bias"), "there are no biases, so none of the forget gate either")
+            yield Problem(("bias", "forget_bias"), "without biases the forget gate has none either")
 
 
 class MinGruSpec(RecurrenceSpec):
     """h' = (1 - z)·h + z·g(U x) with z = σ(W x): trained in parallel over time. https://arxiv.org/abs/2410.01201
 
-    g(a) = a + ½ above zero and σ(a) below, as in the paper's appendix: states are positive.
+    g(a) = a + ½ above zero and σ(a) below, as in the paper's appendix, so that states are positive.
     """
 
     kind: Literal["mingru"] = "mingru"
@@ -158,7 +158,7 @@ class MinGruSpec(RecurrenceSpec):
         return MinGru(self, replicas, width, self.hidden_units(width))
 
     def parts(self) -> tuple[str, ...]:
-        return STATE[:1]
+        return STATE_PARTS[:1]
 
     def matrices(self, width: int) -> int:
         return 2 * self.hidden_units(width) * width
@@ -169,13 +169,13 @@ class MinGruSpec(RecurrenceSpec):
 
 
 class Direction(nn.Module):
-    """One way through the rows, with weights of its own."""
+    """One direction of reading, with its own weights."""
 
-    parts: tuple[str, ...] = STATE[:1]
-    """Of the state, by name."""
+    parts: tuple[str, ...] = STATE_PARTS[:1]
+    """The names of the state's parts."""
 
     def forward(
-        self, x: Float[Tensor, "R B T D"], first: Float[Tensor, "S R B H"], real: Real | None
+        self, x: Float[Tensor, "R B T D"], first: Float[Tensor, "S R B H"], real: TokenMask | None
     ) -> tuple[Float[Tensor, "R B T H"], Float[Tensor, "S R B H"]]:
         """The hidden state at every token, and the state after the last."""
         raise NotImplementedError
@@ -186,7 +186,7 @@ class Direction(nn.Module):
 
 
 class Cells(Direction):
-    """Step after step."""
+    """RNN, GRU or LSTM, computed step by step."""
 
     def __init__(self, spec: RecurrenceSpec, replicas: int, width: int, hidden: int):
         super().__init__()
@@ -199,7 +199,7 @@ class Cells(Direction):
         self.recurrent = parameter(replicas, cell.gates * hidden, hidden, std=std)
         self.reset_bias = parameter(replicas, hidden) if spec.bias and spec.cell == "gru" else None
         self.drop = WeightDropout(replicas, spec.weight_dropout)
-        self.gates, self.cells = Display(), Display()  # library kernels never show them
+        self.gates, self.cells = Display(), Display()  # library kernels do not expose them
 
     def forward(self, x, first, real):
         recurrent = self.drop(self.recurrent)
@@ -217,34 +217,34 @@ class Cells(Direction):
         steepest = CELLS[self.cell].steepest
         return None if steepest is None else steepest * torch.linalg.matrix_norm(self.recurrent, ord=2)
 
-    def _library_can(self, x: Tensor, real: Real | None) -> bool:
+    def _library_can(self, x: Tensor, real: TokenMask | None) -> bool:
         watched = self.gates.is_watched or self.cells.is_watched
         alone = len(x) == 1 and real is None and not watched and self.cell in _LIBRARY
-        if not alone or self.recurrent.dtype != torch.float32 or torch.compiler.is_compiling():  # which would unroll it
+        if not alone or self.recurrent.dtype != torch.float32 or torch.compiler.is_compiling():  # would unroll it
             return False
-        # Under autocast a GPU has kernels of ours; on a CPU the library's float32 is the fastest that there is.
+        # Under autocast our own GPU kernels are used; on a CPU the library's float32 is the fastest.
         return not x.is_cuda or not torch.is_autocast_enabled("cuda")
 
     def _by_library(self, x: Tensor, recurrent: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         weights, bias = [self.input.weight[0], recurrent[0]], self.input.bias
-        if bias is not None:  # there are two of them; only a GRU has a use for some of the second
+        if bias is not None:  # the library takes two biases; only a GRU needs a part of the second
             other = torch.zeros_like(bias[0])
             if self.reset_bias is not None:
                 other = torch.cat((other[: -first.shape[-1]], self.reset_bias[0]))
             weights += [bias[0], other]
         state = first.unbind() if len(first) > 1 else first[0]  # [1, B, H] each: the axis of layers is that of replicas
         if x.is_cuda:
-            weights = _in_one_piece(weights)
-            # cuDNN would round factors to ten bits, and a replica alone would not be what it is beside others.
+            weights = _contiguous(weights)
+            # With TF32 cuDNN rounds factors to ten bits, and a replica alone would differ from one in a population.
             torch.backends.cudnn.allow_tf32 = False
-        keeps = self.training or torch.is_grad_enabled()  # what cuDNN goes back by
+        keeps = self.training or torch.is_grad_enabled()  # cuDNN then saves what its backward pass needs
         with torch.autocast(x.device.type, enabled=False):
             y, *last = _LIBRARY[self.cell](x[0].float(), state, weights, bias is not None, 1, 0.0, keeps, False, True)
         return y[None], torch.stack(last)
 
 
-def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
-    """The same weights one behind the other in memory: cuDNN would copy them itself, with a warning."""
+def _contiguous(weights: list[Tensor]) -> list[Tensor]:
+    """The same weights, contiguous in memory one after another; otherwise cuDNN copies them itself, with a warning."""
     flat = torch.cat([weight.flatten() for weight in weights])
     pieces = flat.split([weight.numel() for weight in weights])
     return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True)]
@@ -269,15 +269,15 @@ class MinGru(Direction):
         return hidden.to(x.dtype), hidden[None, :, :, -1]
 
     def step_bound(self):
-        return torch.ones(len(next(self.parameters())))  # each number of the state is kept to a part from 0 to 1
+        return torch.ones(len(next(self.parameters())))  # each unit's factor is between 0 and 1
 
 
 def linear_scan(
     keep: Float[Tensor, "R B T H"], add: Float[Tensor, "R B T H"], first: Float[Tensor, "R B H"]
 ) -> Float[Tensor, "R B T H"]:
-    """h_t = keep_t·h_{t-1} + add_t for all t, in log₂ T rounds over the whole of it: after each, a position holds what
-    twice as many steps make of the state before them. For factors from 0 to 1 nothing can overflow, and a product that
-    is too small to be told from zero is one (the paper computes logarithms instead, which lose digits with length)."""
+    """h_t = keep_t·h_{t-1} + add_t for all t, in log₂ T rounds over the whole tensor: each round doubles the number of
+    steps that a position has accumulated. With factors from 0 to 1 nothing can overflow, and a product that underflows
+    to zero is negligible. (The paper works with logarithms instead, which lose precision with length.)"""
     add = torch.cat((torch.addcmul(add[:, :, :1], keep[:, :, :1], first[:, :, None]), add[:, :, 1:]), 2)
     return _LinearScan.apply(keep, add)  # pyright: ignore[reportReturnType]
 
@@ -291,7 +291,7 @@ class _LinearScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, slope):  # pyright: ignore[reportIncompatibleMethodOverride]
-        # The same recurrence from the end: what h_t is asked for, and keep_{t+1} times what h_{t+1} is.
+        # The same recurrence backwards: the gradient of h_t is its own slope plus keep_{t+1} times that of h_{t+1}.
         keep, hidden = ctx.saved_tensors
         later = F.pad(keep[:, :, 1:], (0, 0, 0, 1))
         d_add = _doubling(later.flip(2), slope.flip(2)).flip(2)
@@ -301,7 +301,7 @@ class _LinearScan(torch.autograd.Function):
 def _doubling(keep: Tensor, add: Tensor) -> Tensor:
     steps, T = 1, add.shape[2]
     while steps < T:
-        # Before the row begins nothing is added, whatever is kept of it.
+        # Before the first token there is nothing to add, so pad with zeros.
         add = add + keep * F.pad(add[:, :, :-steps], (0, 0, steps, 0))
         keep = keep * F.pad(keep[:, :, :-steps], (0, 0, steps, 0))
         steps *= 2
@@ -325,14 +325,16 @@ class Recurrence(Mixer):
     def forward(
         self, x: Float[Tensor, "R B T D"], context: Context, state: Carried | None = None
     ) -> tuple[Float[Tensor, "R B T D"], Carried]:
-        # Who reads a row from both ends has read all of it: it goes on from nothing.
+        # A bidirectional recurrence reads whole rows, so it always starts from an empty state.
         y, last = self.along(x, self._first(x, state if self.against is None else None), context.padding_mask)
         after = dict(zip(self.along.parts, last.unbind(), strict=True))
         if self.against is not None:
             real = None if context.padding_mask is None else context.padding_mask.flip(2)
             back, last = self.against(x.flip(2), self._first(x, None), real)
             y = torch.cat((y, back.flip(2)), -1)
-            after |= {name + AGAINST: part for name, part in zip(self.against.parts, last.unbind(), strict=True)}
+            after |= {
+                name + BACKWARD_SUFFIX: part for name, part in zip(self.against.parts, last.unbind(), strict=True)
+            }
         y = self.hidden(y)
         return y if self.output is None else self.output(y), after
 
@@ -344,7 +346,7 @@ class Recurrence(Mixer):
         return torch.cat(list(state.values()), -1)
 
     def carried(self, state: Carried | None) -> Carried:
-        if self.against is not None:  # what was read from the end cannot go on
+        if self.against is not None:  # the backward direction cannot be continued
             return {}
         return {name: part.detach() for name, part in (state or {}).items()}
 

@@ -1,9 +1,9 @@
 """Linear, Embedding, norms and Dropout for R replicas at once: the only modules that know what a replica is.
 
 Activations are `[R, B, T, D]` and parameters have a leading axis R: one batched matrix product serves all replicas.
-With R = 1 each module takes the plain torch path, so that an ordinary model costs what it always did.
+With R = 1 each module takes the plain torch path, so that a single model is no slower than ordinary torch code.
 
-A module is built without randomness; `seed` then gives every parameter its initial value and every source of noise its
+Modules are built without randomness. `seed` then initialises every parameter and gives every source of noise its random
 stream (`seeding.py`).
 """
 
@@ -23,20 +23,21 @@ from headway.nn.kernels import fused, fused_norm, launching, products
 from headway.nn.kernels.onednn import Multiplying, PackedWeight, by_onednn, each_by_onednn
 
 
-class Unbiased(NamedTuple):
-    """Products, and the bias that is still to be added to them."""
+class PendingBias(NamedTuple):
+    """The output of a Linear whose bias has not been added yet."""
 
     products: Float[Tensor, "R B T O"]
     bias: Float[Tensor, "R O"]
 
 
-def with_bias(y: Tensor | Unbiased) -> Float[Tensor, "R B T O"]:
-    return _add_bias(*y) if isinstance(y, Unbiased) else y
+def with_bias(y: Tensor | PendingBias) -> Float[Tensor, "R B T O"]:
+    return _add_bias(*y) if isinstance(y, PendingBias) else y
 
 
 class Linear(Multiplying):
-    """y = x Wᵀ + b, with its own W and b for every replica. Weights start with a deviation of gain / (2 √inputs): at
-    GPT-2's width of 768 that is 0.018 (GPT-2: 0.02), and narrow models learn faster with it (docs/log.md)."""
+    """y = x Wᵀ + b, with its own W and b for every replica. Weights start with a standard deviation of
+    gain / (2 √inputs): at GPT-2's width of 768 that is 0.018 (GPT-2: 0.02), and narrow models learn faster with it
+    (docs/log.md)."""
 
     def __init__(
         self, replicas: int, inputs: int, outputs: int, bias: bool = True, gain: float = 1.0, std: float | None = None
@@ -44,43 +45,43 @@ class Linear(Multiplying):
         super().__init__()
         self.weight = parameter(replicas, outputs, inputs, std=gain * 0.5 / math.sqrt(inputs) if std is None else std)
         self.bias = parameter(replicas, outputs) if bias else None
-        self.drop: nn.Module | None = None  # what leaves out some of the weights in training, if anything does
-        self.makes: tuple[str, ...] = ()  # what its outputs are, in equal parts, where they are asked for by name
-        self.adapter: nn.Module | None = None  # what is learnt beside a weight that stays as it is, if anything is
+        self.drop: nn.Module | None = None  # weight dropout
+        self.output_names: tuple[str, ...] = ()  # parts of the output, of equal size; adapters select by them
+        self.adapter: nn.Module | None = None  # a low-rank adapter beside the frozen weight
 
     def forward(self, x: Float[Tensor, "R B T I"], more: Tensor | None = None) -> Float[Tensor, "R B T O"]:
-        """`more` is a bias for those that have none."""
+        """`more`: a bias to use instead of the module's own."""
         weight = self.weight if self.drop is None else self.drop(self.weight)
         y = _multiply(x, weight, self.bias if more is None else more, self.packed if self.drop is None else None)
         return y if self.adapter is None else y + self.adapter(x).to(y.dtype)
 
     def activated(self, x: Float[Tensor, "R B T I"], kind: str) -> Float[Tensor, "R B T O"] | None:
-        """A nonlinearity of what it gives, where one kernel adds the bias and does that; else None."""
+        """The output after a nonlinearity, if one kernel can fuse bias and nonlinearity; else None."""
         if (packed := self.packed) is not None and self._is_plain:
             return packed.multiply(x, self.weight, self.bias, kind)
         if self.bias is None or not self._products_are_all(x):
             return None
         return fused.activate(_multiply(x, self.weight, None), self.bias, kind)
 
-    def left_open(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | Unbiased":
-        """What it gives; where kernels are used, the bias is left to the one that does what comes next, which may be in
+    def with_pending_bias(self, x: Float[Tensor, "R B T I"]) -> "Float[Tensor, 'R B T O'] | PendingBias":
+        """The output. If fused kernels are used, the bias is left for the kernel of the next operation, which may be in
         another layer."""
-        if self.bias is None or not self._products_are_all(x) or not products.stays(self.bias):
+        if self.bias is None or not self._products_are_all(x) or not products.has_copy(self.bias):
             return self(x)
-        return Unbiased(_multiply(x, self.weight, None), self.bias)
+        return PendingBias(_multiply(x, self.weight, None), self.bias)
 
     def _products_are_all(self, x: Tensor) -> bool:
-        """Whether kernels are used, and but for the bias there is nothing else to do."""
+        """Whether fused kernels are used, and the module is only a matrix product and a bias."""
         return self._is_plain and self.packed is None and launching.wanted(x)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether there is nothing else to it: no dropout, no adapter, nothing that somebody else has written."""
+        """Whether it has no weight dropout, no adapter and no overridden `forward`."""
         return self.drop is None and self.adapter is None and type(self).forward is Linear.forward
 
 
 class Embedding(Multiplying):
-    """A table of vectors per replica. `logits` uses the same table the other way round (tied output)."""
+    """A table of vectors per replica. `logits` uses the same table as the output matrix (tied embeddings)."""
 
     def __init__(self, replicas: int, size: int, width: int, std: float = 0.02):
         super().__init__()
@@ -90,7 +91,7 @@ class Embedding(Multiplying):
         R, V, D = self.weight.shape
         if R == 1:
             return F.embedding(ids, self.weight.squeeze(0))
-        # The tables stand one below the other; replica r's rows begin at r·V.
+        # The tables are stacked; replica r's rows start at r·V.
         first = torch.arange(R, device=ids.device)[:, None, None] * V
         return F.embedding(ids + first, self.weight.view(R * V, D))
 
@@ -99,29 +100,29 @@ class Embedding(Multiplying):
 
 
 class Norm(nn.Module):
-    """What the kinds of norms share: kernels for training on a GPU."""
+    """What the norms share: fused kernels for training on a GPU."""
 
     centred: ClassVar[bool]
     weight: nn.Parameter
     bias: nn.Parameter | None
-    eps: Any  # a number; of an RMSNorm, also None
+    eps: Any  # a number; RMSNorm also allows None
 
     def __init__(self) -> None:
         super().__init__()
-        self.for_products = False  # whether what it gives goes into matrix products, and nowhere else
+        self.for_products = False  # whether its output is used only in matrix products
 
     @property
-    def is_as_written(self) -> bool:
-        """Whether what it gives is what is written here, and not what somebody else has made of it."""
+    def is_not_overridden(self) -> bool:
+        """Whether `forward` is not overridden by a subclass."""
         return type(self).forward in (LayerNorm.forward, RMSNorm.forward)
 
     def by_kernel(
         self,
         x: Float[Tensor, "R B T D"],
-        more: Float[Tensor, "R B T D"] | Unbiased | None = None,
+        more: Float[Tensor, "R B T D"] | PendingBias | None = None,
         drop: "Dropout | None" = None,
     ) -> tuple[Float[Tensor, "R B T D"], Float[Tensor, "R B T D"]] | None:
-        """x + drop(more), or x, where there is no more; and the norm of that, where one kernel makes both."""
+        """x + drop(more) (x if `more` is None) and its norm, if one kernel can compute both; else None."""
         if not self.training or not launching.wanted(x) or (self.eps is None and x.dtype != torch.float32):
             return None
         eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
@@ -158,7 +159,7 @@ class RMSNorm(Norm):
     centred = False
 
     def __init__(self, replicas: int, width: int, eps: float | None = None):
-        """`eps`: None = the smallest number that 1 can tell, in the precision of x."""
+        """`eps`: None = the machine epsilon of x's dtype."""
         super().__init__()
         self.eps, self.bias = eps, None
         self.weight = parameter(replicas, width, value=1.0)
@@ -172,11 +173,11 @@ class RMSNorm(Norm):
 
 
 class Clock:
-    """Where training stands: what the noise of this forward pass depends on, beside the seed and the place."""
+    """The current step (and part of the batch), on which noise depends besides the seed and the module."""
 
     def __init__(self, device: torch.device):
-        self.step = torch.zeros((), dtype=torch.int32, device=device)  # a tensor, so that graphs can be replayed
-        self.first_row = 0  # of this part of the batch, when gradients are accumulated over parts
+        self.step = torch.zeros((), dtype=torch.int32, device=device)  # a tensor, so that CUDA graphs can be replayed
+        self.first_row = 0  # the first row of this micro-batch, if gradients are accumulated
 
     def set(self, step: int, first_row: int = 0) -> None:
         self.step.fill_(step)
@@ -184,7 +185,7 @@ class Clock:
 
 
 class Noisy(nn.Module):
-    """A module that draws random numbers in training. `seed` hands it the keys of its stream and the clock."""
+    """A module that draws random numbers in training. `seed` gives it the keys of its random stream and the clock."""
 
     keys: Tensor
     clock: Clock
@@ -197,7 +198,7 @@ class Noisy(nn.Module):
 class Dropout(Noisy):
     """Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, with one rate per replica.
 
-    The mask is a hash of (seed, place, step, index): see `headway.core.random`. Rates are exact to 1/65536.
+    The mask is a hash of (seed, module, step, index): see `headway.core.random`. Rates are exact to 1/65536.
     """
 
     rates: Tensor
@@ -214,23 +215,23 @@ class Dropout(Noisy):
 
     @property
     def drops(self) -> bool:
-        """Whether anything is dropped now."""
+        """Whether it is training with a rate above 0."""
         return self.training and self.active
 
     def forward(self, x: Float[Tensor, "R B *rest"]) -> Float[Tensor, "R B *rest"]:
         if not self.drops:
             return x
-        drawing = self.drawing(x.shape)
-        if (y := fused.dropped(x, drawing)) is not None:
+        mask = self.mask(x.shape)
+        if (y := fused.dropped(x, mask)) is not None:
             return y
-        return x * self.factors(x.shape, x.dtype, drawing.first)
+        return x * self.factors(x.shape, x.dtype, mask.first)
 
-    def drawing(self, shape: Sequence[int]) -> fused.Drawing:
-        """What is dropped of numbers of this shape."""
-        return fused.Drawing(self.keys, self.clock.step, self.rates, self.clock.first_row * math.prod(shape[2:]))
+    def mask(self, shape: Sequence[int]) -> fused.DropoutMask:
+        """What determines the mask for a tensor of this shape."""
+        return fused.DropoutMask(self.keys, self.clock.step, self.rates, self.clock.first_row * math.prod(shape[2:]))
 
     def factors(self, shape: Sequence[int], dtype: torch.dtype, first: int = 0) -> Float[Tensor, "R *rest"]:
-        """0 for what is dropped, 1 / (1 - rate) for what is kept; `first` is the index of a replica's first number."""
+        """0 for dropped elements, 1 / (1 - rate) for kept ones; `first` is the index of a replica's first element."""
         drawn = random.bits(self.keys, self.clock.step, math.prod(shape[1:]), first)
         threshold = (self.rates * 65536 - 32768).to(torch.int32)  # int16 runs from -32768
         kept = (drawn >= threshold[:, None]).view(tuple(shape))
@@ -238,19 +239,19 @@ class Dropout(Noisy):
         return kept * scale
 
 
-def _to_add(more: Tensor | Unbiased, drop: Dropout) -> fused_norm.More:
-    """drop(more), as a kernel takes it."""
-    if type(drop).forward is not Dropout.forward:  # the kernel knows no other way to drop
+def _to_add(more: Tensor | PendingBias, drop: Dropout) -> fused_norm.More:
+    """drop(more), in the form that the norm kernel takes."""
+    if type(drop).forward is not Dropout.forward:  # the kernel supports only plain dropout
         return fused_norm.More(drop(with_bias(more)))
-    given, bias = more if isinstance(more, Unbiased) else (more, None)
-    return fused_norm.More(given, bias, drop.drawing(given.shape) if drop.drops else None)
+    given, bias = more if isinstance(more, PendingBias) else (more, None)
+    return fused_norm.More(given, bias, drop.mask(given.shape) if drop.drops else None)
 
 
 def parameter(
     replicas: int, *shape: int, value: float | Tensor = 0.0, std: float = 0.0, decays: bool | None = None
 ) -> nn.Parameter:
-    """A parameter per replica that `seed` will fill with `value` + normal noise of this deviation. Matrices are
-    pulled towards zero by weight decay, unless said otherwise; vectors are not."""
+    """A parameter per replica, which `seed` will initialise with `value` + normal noise of standard deviation `std`.
+    Weight decay applies to matrices but not to vectors, unless `decays` says otherwise."""
     if has_no_numbers.get():
         made = nn.Parameter(torch.empty(replicas, *shape, device="meta"))
     else:
@@ -265,7 +266,7 @@ has_no_numbers: ContextVar[bool] = ContextVar("has_no_numbers", default=False)
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Parameters of what is built here have shapes and no numbers, and take no room: to be counted."""
+    """Parameters built inside this block are on the meta device: shapes without memory, for counting them."""
     before = has_no_numbers.set(True)
     try:
         yield
@@ -274,20 +275,20 @@ def without_numbers() -> Iterator[None]:
 
 
 def set_dropout(model: nn.Module, rates: Sequence[float]) -> None:
-    """One dropout rate per replica, at every place whose rate is not fixed."""
+    """Set one dropout rate per replica, in every module whose rate is not fixed."""
     for module in model.modules():
         if isinstance(module, Dropout) and not module.fixed:
             module.set_rates(rates)
 
 
 def copies_for_products(model: nn.Module) -> products.CopiedWeights:
-    """Of what the maps of a model are made of."""
+    """Copies of the weights and biases of all Linear layers in the dtype of the matrix products."""
     maps = [one for one in model.modules() if isinstance(one, Linear)]
     return products.CopiedWeights(p for one in maps for p in (one.weight, one.bias) if p is not None)
 
 
 def _precision(x: Tensor, for_products: bool) -> torch.dtype:
-    """Of what a norm gives: that of the products that read it, or its own."""
+    """The dtype of a norm's output: that of the matrix products that read it, or float32."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind):
         return x.dtype
@@ -318,5 +319,5 @@ def _multiply(
 def _add_bias(y: Float[Tensor, "R B T O"], bias: Float[Tensor, "R O"]) -> Float[Tensor, "R B T O"]:
     if (done := fused.activate(y, bias, "none")) is not None:
         return done
-    # Added afterwards, where a compiler joins it to what follows: baddbmm copies the bias into every row first.
+    # A separate addition, which a compiler fuses with what follows: baddbmm first copies the bias into every row.
     return (y.flatten(1, 2) + bias[:, None].to(y.dtype)).view(y.shape)

@@ -1,7 +1,7 @@
-"""Residual connections: how the output of a sublayer is added to its input, and where the norm stands.
+"""Residual connections: how the output of a sublayer is added to its input, and where the norm is applied.
 
-A stream goes from sublayer to sublayer. Where kernels are used (`fused_norm.py`), pre-norm sublayers hand it on with
-what is still to be added to it: whoever reads it next adds that, and makes its norm at once.
+If fused kernels are used (`fused_norm.py`), pre-norm sublayers pass on the residual stream together with the sublayer
+output that is still to be added to it. The next reader adds it and computes the norm in one kernel.
 """
 
 from collections.abc import Callable
@@ -12,29 +12,29 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.nn.kernels import launching
-from headway.nn.replicated import Dropout, Linear, Norm, Unbiased, with_bias
+from headway.nn.replicated import Dropout, Linear, Norm, PendingBias, with_bias
 
 Stream = Float[Tensor, "R B T D"]
-Given = Stream | Unbiased
-"""What a sublayer gives."""
+Given = Stream | PendingBias
+"""The output of a sublayer."""
 
 
-class Unadded(NamedTuple):
-    """stream + drop(more), which nobody has computed yet."""
+class PendingSum(NamedTuple):
+    """stream + drop(more), not computed yet."""
 
     stream: Stream
     more: Given
     drop: Dropout
 
 
-def whole(x: Stream | Unadded) -> Stream:
-    return x.stream + x.drop(with_bias(x.more)) if isinstance(x, Unadded) else x
+def whole(x: Stream | PendingSum) -> Stream:
+    return x.stream + x.drop(with_bias(x.more)) if isinstance(x, PendingSum) else x
 
 
-def with_norm(x: Stream | Unadded, norm: nn.Module) -> tuple[Stream, Stream]:
-    """The stream, and its norm."""
-    if isinstance(norm, Norm) and norm.is_as_written:
-        both = norm.by_kernel(*x) if isinstance(x, Unadded) else norm.by_kernel(x)
+def with_norm(x: Stream | PendingSum, norm: nn.Module) -> tuple[Stream, Stream]:
+    """The stream and the normalised stream."""
+    if isinstance(norm, Norm) and norm.is_not_overridden:
+        both = norm.by_kernel(*x) if isinstance(x, PendingSum) else norm.by_kernel(x)
         if both is not None:
             return both
     stream = whole(x)
@@ -42,46 +42,46 @@ def with_norm(x: Stream | Unadded, norm: nn.Module) -> tuple[Stream, Stream]:
 
 
 class PreNorm(nn.Module):
-    """x + sublayer(norm(x)): https://arxiv.org/abs/2002.04745 says why this needs no warm-up."""
+    """x + sublayer(norm(x)); https://arxiv.org/abs/2002.04745 explains why this needs no warm-up."""
 
     def __init__(self, norm: nn.Module, drop: Dropout):
         super().__init__()
         self.norm, self.drop = norm, drop
 
     def feeds(self, sublayer: Any) -> None:
-        """What a sublayer reads by matrix products alone need not be written in more digits than those take."""
+        """If the sublayer uses its input only in matrix products, the norm writes it in their dtype."""
         self.norm.for_products = getattr(sublayer, "reads_products", False)  # pyright: ignore
 
     def forward(
-        self, x: Stream | Unadded, sublayer: Callable[[Stream], tuple[Given, Any]]
-    ) -> tuple[Stream | Unadded, Any]:
+        self, x: Stream | PendingSum, sublayer: Callable[[Stream], tuple[Given, Any]]
+    ) -> tuple[Stream | PendingSum, Any]:
         x, normed = with_norm(x, self.norm)
         y, state = sublayer(normed)
-        unadded = Unadded(x, y, self.drop)
-        return (unadded if launching.wanted(x) else whole(unadded)), state
+        pending = PendingSum(x, y, self.drop)
+        return (pending if launching.wanted(x) else whole(pending)), state
 
 
 class PostNorm(PreNorm):
     """norm(x + sublayer(x)): https://arxiv.org/abs/1706.03762"""
 
     def feeds(self, sublayer: Any) -> None:
-        """A stream keeps all digits."""
+        """The norm's output is the stream itself, which keeps its full precision."""
 
     def forward(self, x, sublayer):
         x = whole(x)
         y, state = sublayer(x)
-        return with_norm(Unadded(x, y, self.drop), self.norm)[1], state
+        return with_norm(PendingSum(x, y, self.drop), self.norm)[1], state
 
 
 class Chained(nn.Module):
-    """sublayer(x): nothing is added to anything."""
+    """sublayer(x), without a residual connection."""
 
     def __init__(self, drop: Dropout):
         super().__init__()
         self.drop = drop
 
     def feeds(self, sublayer: Any) -> None:
-        """What a layer gives is what the next one reads."""
+        """Nothing to prepare: there is no norm."""
 
     def forward(self, x: Stream, sublayer: Callable[[Stream], tuple[Given, Any]]) -> tuple[Stream, Any]:
         y, state = sublayer(x)
@@ -89,8 +89,8 @@ class Chained(nn.Module):
 
 
 class Joined(Chained):
-    """tanh(W [x; sublayer(x)]): what was seen in another sequence stands beside what is known of one's own, and not in
-    its place. https://arxiv.org/abs/1508.04025"""
+    """tanh(W [x; sublayer(x)]): cross attention without a residual stream, which joins its output with its input
+    instead of replacing it. https://arxiv.org/abs/1508.04025"""
 
     def __init__(self, replicas: int, width: int, drop: Dropout):
         super().__init__(drop)

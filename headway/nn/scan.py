@@ -1,13 +1,13 @@
-"""Recurrences over time for R replicas at once: one product per step for all of them, gradients written by hand.
+"""Recurrences over time for R replicas at once: one matrix product per step for all of them, hand-written gradients.
 
-    products    [R, B, T, G·H]       what the inputs say to the gates, of all tokens in one matrix product beforehand
-    recurrent   [R, G·H, H]          from the hidden state to the gates
-    states      [S, R, B, T + 1, H]  in float32; the first is what a row goes on from, then one after every token
-    kept        [R, B, T, K·H]       what the cell remembers of every step for its gradient: the gates
+    products    [R, B, T, G·H]       the input's part of the gates, computed for all tokens in one matrix product before
+    recurrent   [R, G·H, H]          the matrix from the hidden state to the gates
+    states      [S, R, B, T + 1, H]  in float32: the initial state, then one after every token
+    kept        [R, B, T, K·H]       what the cell saves of every step for its gradient: the gates
 
 A step is one matrix product and one pointwise operation, the cell. On a GPU the latter is a single kernel
 (`kernels/scan_kernels.py`). The gradient of the recurrent matrix is one product over all steps at the end. To a
-compiler (and to autograd) the whole loop is one operation: it is not unrolled. On padding a state stays what it is.
+compiler (and to autograd) the whole loop is one operation: it is not unrolled. Padding leaves the state unchanged.
 """
 
 from functools import cache
@@ -21,27 +21,28 @@ States = Float[Tensor, "S R B H"]
 
 
 class Cell:
-    """What one step computes. `forward` and `backward` write where they are told to."""
+    """What one step computes. `forward` and `backward` write into tensors that they are given."""
 
     gates: ClassVar[int]
-    """G: of products."""
+    """G: the number of gates in `products`."""
     states: ClassVar[int] = 1
-    """S: the hidden state, and what else goes on."""
+    """S: the number of state tensors, including the hidden state."""
     keeps: ClassVar[int] = 0
-    """K: of what is kept."""
+    """K: the number of values per unit saved for the gradient."""
     steepest: ClassVar[float | None] = None
-    """No slope of the nonlinearity is larger, where that and the recurrent matrix are all that a step does."""
+    """The largest slope of the nonlinearity, if a step is only that and the recurrent matrix; else None."""
 
     def forward(
         self, given: Tensor, product: Tensor, bias: Tensor | None, before: Tensor, after: Tensor, kept: Tensor
     ) -> None:
-        """Of what is given, [R, B, G·H], and the product of recurrent matrix and hidden state: the state after."""
+        """Compute the state after the step from `given` [R, B, G·H] and `product`, recurrent matrix · hidden state."""
         raise NotImplementedError
 
     def backward(
         self, slope: Tensor, kept: Tensor, before: Tensor, after: Tensor, d_given: Tensor, d_product: Tensor
     ) -> Tensor:
-        """Of the slope in the state after: in what is given and the product, and in the state before [S, R, B, H]."""
+        """From the gradient `slope` of the state after the step: write those of `given` and `product`, and return that
+        of the state before, [S, R, B, H]."""
         raise NotImplementedError
 
 
@@ -55,7 +56,7 @@ class TanhCell(Cell):
         return x.tanh()
 
     def derivative(self, y: Tensor) -> Tensor:
-        """Told by the value."""
+        """The derivative as a function of the output y."""
         return 1 - y * y
 
     def forward(self, given, product, bias, before, after, kept):
@@ -112,7 +113,7 @@ class LstmCell(Cell):
 
 
 class GruCell(Cell):
-    """h' = (1 - z)·n + z·h with n = tanh(a + r·(W h + b)); the gates are r, z, n. Kept beside them is W h + b."""
+    """h' = (1 - z)·n + z·h with n = tanh(a + r·(W h + b)); the gates are r, z, n. W h + b is saved with them."""
 
     gates, keeps = 3, 4
 
@@ -150,7 +151,7 @@ def scan(
     first: Float[Tensor, "S R B H"],
     real: Bool[Tensor, "R B T"] | None = None,
 ) -> tuple[Float[Tensor, "S R B T1 H"], Float[Tensor, "R B T KH"]]:
-    """All states from the first on, and what was kept. `bias` is what a GRU adds to W h for its candidate."""
+    """All states from the initial one on, and what was saved for the gradient. `bias`: the b of a GRU's W h + b."""
     return _scan(kind, products, recurrent, bias, first, None if real is None else real.contiguous())
 
 
@@ -186,7 +187,8 @@ def _scan_backward(
     real: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The slopes in the products, in what the hidden states are multiplied to (the same but in a GRU), in the first."""
+    """The gradients of `products`, of recurrent matrix · hidden state (empty if the same: all but GRU), and of the
+    initial state."""
     cell, (S, R, B, _, H) = CELLS[kind], states.shape
     T, step, back = kept.shape[2], _backward(kind, _has_kernels(states)), recurrent.to(dtype)
     d_given = torch.empty(R, B, T, cell.gates * H, dtype=dtype, device=states.device)
@@ -241,7 +243,7 @@ def _has_kernels(states: Tensor) -> bool:
 
 @cache
 def _forward(kind: str, has_kernels: bool) -> Any:
-    """One step: it gives the hidden state after it, in the precision of the products."""
+    """The function for one step; it returns the new hidden state in the dtype of the products."""
     if has_kernels:
         from headway.nn.kernels.scan_kernels import FORWARD
 
@@ -259,7 +261,7 @@ def _forward(kind: str, has_kernels: bool) -> Any:
 
 @cache
 def _backward(kind: str, has_kernels: bool) -> Any:
-    """One step back: it gives the slope in the state before."""
+    """The function for one step of the backward pass; it returns the gradient of the state before the step."""
     if has_kernels:
         from headway.nn.kernels.scan_kernels import BACKWARD
 

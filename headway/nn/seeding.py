@@ -1,6 +1,6 @@
-"""What belongs to a seed: the value every parameter starts with, and the stream of every source of noise.
+"""What a seed determines: the initial value of every parameter, and the random stream of every source of noise.
 
-Each follows from (the replica's seed, the name of the place) alone.
+Each depends only on the replica's seed and the name of the parameter or module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from headway.nn.trainable import Trainable
 
 @torch.no_grad()
 def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
-    """Give replica r the start and the noise that belong to `seeds[r]`, and move the model to its device.
+    """Give replica r the initial values and the noise of `seeds[r]`, and move the model to its device.
 
     Values are drawn on the CPU, one generator per (seed, name), so they do not depend on the device, on the other
     replicas, or on which other parameters the model has.
@@ -31,7 +31,7 @@ def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "c
 
 @torch.no_grad()
 def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]) -> None:
-    """The same for a part of the model that goes by this name, such as one that was added to it later."""
+    """The same for the part of the model with this name, such as an adapter that was added later."""
     prefix = f"{name}." if name else ""
     for key, p in part.named_parameters():
         if p.is_meta:
@@ -62,13 +62,13 @@ _kept: ContextVar[dict[tuple[Any, ...], Tensor] | None] = ContextVar("kept", def
 
 
 def drawn_once() -> AbstractContextManager[None]:
-    """While this lasts, what belongs to a seed is drawn once, however many models are built of it: audits build a
-    dozen of each, and to draw twenty million numbers takes longer than to ask a model something."""
+    """Inside this block, initial values are drawn once per seed and reused for further models. Audits build a dozen
+    models per seed, and drawing twenty million numbers takes longer than running the model."""
     return _drawing({})
 
 
 def drawn_anew() -> AbstractContextManager[None]:
-    """Not, inside of that: where it is asked whether the same is drawn every time."""
+    """Inside `drawn_once`, draw again after all: for audits of whether the same values are drawn every time."""
     return _drawing(None)
 
 

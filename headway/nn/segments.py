@@ -1,7 +1,7 @@
 """Segment embeddings: how a model knows which of several texts in one row a token belongs to.
 
-Rows that hold two texts have a separator behind each (`[CLS] first [SEP] second [SEP]`), so which text a token is of
-can be read off the row itself: by how many separators stand before it. Nobody has to be told beside the tokens.
+Rows with two texts have a separator after each (`[CLS] first [SEP] second [SEP]`). So the number of separators before a
+token tells which text it belongs to, and no input other than the tokens is needed.
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ class SegmentSpec(Variant):
 
     @abstractmethod
     def build(self, replicas: int, width: int) -> "SegmentVectors | None":
-        """What is added to embeddings; None = nothing."""
+        """The module that adds to the embeddings; None = nothing."""
 
 
 class NoSegments(SegmentSpec):
@@ -54,14 +54,14 @@ class SegmentVectors(nn.Module):
     def forward(
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None
     ) -> Float[Tensor, "R B T D"]:
-        """What is added to the embedding of each token."""
+        """The segment embedding of each token."""
         return self.table(which_text(ids, padding_mask, self.separator, self.count))
 
 
 def which_text(
     ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None, separator: int | None, count: int
 ) -> Int[Tensor, "R B T"]:
-    """The text that each token is of; a separator belongs to the text before it."""
+    """The number of the text that each token belongs to; a separator belongs to the text before it."""
     ends = (ids == (-1 if separator is None else separator)).long()
     if padding_mask is not None:
         ends = ends * padding_mask

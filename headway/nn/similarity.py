@@ -1,7 +1,7 @@
-"""How well a key matches a query: the one thing in which kinds of attention differ.
+"""Similarities: how attention scores a key against a query.
 
-    scaled-dot   q·k / √d               the angle between them; the only one that fused kernels know
-    additive     v·tanh(q + k)          a small net with one layer, whose vector v each head learns
+    scaled-dot   q·k / √d               the only one that fused kernels support
+    additive     v·tanh(q + k)          a one-layer net; each head learns its vector v
 
 Queries and keys are projected before (`attention.py`): with one head, additive attention is v·tanh(W s + U h).
 """
@@ -19,21 +19,21 @@ from headway.core.variants import Variant
 from headway.nn.replicated import parameter
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
-"""Of queries [R, B, H, Q, d] and keys [R, B, H, K, d]: [R, B, H, Q, K]."""
+"""From queries [R, B, H, Q, d] and keys [R, B, H, K, d] to scores [R, B, H, Q, K]."""
 
-AT_ONCE = 2**24
-"""Numbers of additive attention that are held at a time, whatever the lengths: 64 MiB of them."""
+MAX_ELEMENTS = 2**24
+"""The number of elements that additive attention holds in memory at a time: 64 MiB of them, whatever the lengths."""
 
 
 class SimilaritySpec(Variant):
     """How queries and keys are compared."""
 
     is_product: ClassVar[bool] = False
-    """Whether it is q·k / √d, which fused kernels compute, and which stays what it is where both are turned."""
+    """Whether it is q·k / √d, which fused kernels compute and which rotary positions need."""
 
     @abstractmethod
     def build(self, replicas: int, heads: int, size: int) -> Similarity:
-        """For heads of this size; a module, if something is learnt."""
+        """The similarity for heads of this size; a module if it has parameters."""
 
 
 class ScaledDot(SimilaritySpec):
@@ -47,7 +47,7 @@ class ScaledDot(SimilaritySpec):
 
 
 class Additive(SimilaritySpec):
-    """v·tanh(q + k), as the first attention was. https://arxiv.org/abs/1409.0473"""
+    """v·tanh(q + k), as in the first attention model. https://arxiv.org/abs/1409.0473"""
 
     kind: Literal["additive"] = "additive"
 
@@ -67,45 +67,47 @@ class AdditiveSimilarity(nn.Module):
     def forward(
         self, queries: Float[Tensor, "R B H Q d"], keys: Float[Tensor, "R B H K d"]
     ) -> Float[Tensor, "R B H Q K"]:
-        """In float32 at least, whatever the products around it are computed in."""
+        """At least float32, also under autocast."""
         dtype = torch.promote_types(queries.dtype, torch.float32)
         return _Additive.apply(queries.to(dtype), keys.to(dtype), self.vector.to(dtype))  # pyright: ignore
 
 
 class _Additive(torch.autograd.Function):
-    """Every pair of a query and a key has d numbers in between. They are made for some queries at a time, and made
-    again for the gradient: what is kept is queries and keys."""
+    """Every query-key pair needs d intermediate values. They are computed for some queries at a time and recomputed in
+    the backward pass, so that only queries and keys are saved."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, vector: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(queries, keys, vector)
         weigh = vector[:, None, :, None, None]  # [R, 1, H, 1, 1, d]
-        return torch.cat([(bent * weigh).sum(-1) for bent in map(_bent(keys), _pieces(queries, keys))], 3)
+        return torch.cat(
+            [(activation * weigh).sum(-1) for activation in map(_tanh_of_sums(keys), _pieces(queries, keys))], 3
+        )
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         queries, keys, vector = ctx.saved_tensors
         weigh = vector[:, None, :, None, None]
-        bent_with, of_queries, of_keys, of_vector = _bent(keys), [], [], []
+        activation_of, of_queries, of_keys, of_vector = _tanh_of_sums(keys), [], [], []
         pieces = _pieces(queries, keys)
         for some, asked in zip(pieces, slope.split([piece.shape[3] for piece in pieces], 3), strict=True):
-            bent = bent_with(some)
-            of_vector.append((asked[..., None] * bent).sum((1, 3, 4)))
-            inside = asked[..., None] * weigh * (1 - bent * bent)  # [R, B, H, q, K, d]
+            activation = activation_of(some)
+            of_vector.append((asked[..., None] * activation).sum((1, 3, 4)))
+            inside = asked[..., None] * weigh * (1 - activation * activation)  # [R, B, H, q, K, d]
             of_queries.append(inside.sum(4))
             of_keys.append(inside.sum(3))
         return torch.cat(of_queries, 3), _total(of_keys), _total(of_vector)
 
 
 def _pieces(queries: Tensor, keys: Tensor) -> tuple[Tensor, ...]:
-    """Queries, as many at a time as there is room for beside all keys."""
-    return queries.split(max(1, AT_ONCE // max(1, keys.numel())), 3)
+    """The queries in pieces, so that each piece with all keys stays within MAX_ELEMENTS elements."""
+    return queries.split(max(1, MAX_ELEMENTS // max(1, keys.numel())), 3)
 
 
-def _bent(keys: Tensor) -> Callable[[Tensor], Tensor]:
+def _tanh_of_sums(keys: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda queries: (queries[:, :, :, :, None] + keys[:, :, :, None]).tanh()
 
 
 def _total(parts: list[Tensor]) -> Tensor:
-    """Not added up in place: torch 2.11 compiles that to gradients of zero, and says nothing (docs/log.md)."""
+    """The sum, not computed in place: torch 2.11 silently compiles that to gradients of zero (docs/log.md)."""
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)

@@ -1,9 +1,9 @@
-"""Names of internals as an API.
+"""Taps: named internals of a model that can be read and replaced.
 
-A `Tap` is an identity with a name: `layers.3.attention.queries` is where the queries of the fourth layer flow by. A
-module that says what it is (`called`) goes by that name, whatever slot it stands in, so the mixer of a layer is spoken
-of as `attention`. Watching taps, and changing what flows by, needs no change to the model, and costs nothing when
-nobody does:
+A `Tap` is an identity module with a name: the queries of the fourth layer pass through `layers.3.attention.queries`. A
+module with an attribute `called` appears under that name instead of its attribute's, so the mixer of a layer is named
+`attention`. Watching or replacing what passes through a tap needs no change to the model, and costs nothing when it is
+not done:
 
     with watch(model, "layers.0.attention.weights", "logits") as seen:
         model(ids)
@@ -22,7 +22,7 @@ from headway.core.errors import UserError, did_you_mean
 
 
 class Tap(nn.Module):
-    """A place where a tensor can be watched, or replaced. `called`: its name, where that is not the attribute's."""
+    """A place where a tensor can be watched or replaced. `called`: its name, if it differs from the attribute's."""
 
     def __init__(self, called: str | None = None):
         super().__init__()
@@ -37,17 +37,17 @@ class Tap(nn.Module):
 
 
 class Display(Tap):
-    """A tap beside the flow: what passes here is computed only to be seen, so replacing it would change nothing."""
+    """A tap that can only be watched: its tensor is computed for display, so replacing it would change nothing."""
 
 
 def tap_names(model: nn.Module) -> list[str]:
-    """Every internal of this model that can be watched."""
+    """The names of all taps of this model."""
     return list(named_taps(model))
 
 
 @contextmanager
 def watch(model: nn.Module, *names: str) -> Iterator[dict[str, Tensor]]:
-    """Collect what flows by these taps (all of them, if none is named) while the block runs."""
+    """Collect the tensors at these taps (all taps, if none is named) while the block runs."""
     seen: dict[str, Tensor] = {}
 
     def keep(name: str):
@@ -61,15 +61,15 @@ def watch(model: nn.Module, *names: str) -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def intervene(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """While the block runs, what flows by a tap is replaced by what its function makes of it.
+    """While the block runs, replace the tensor at each tap by the result of its function.
 
-    Whoever comes later sees the change: `with intervene(…), watch(…)` watches what was put in its place.
+    Later hooks see the change: `with intervene(…), watch(…)` watches the replacement.
     """
     taps = _chosen(model, changes)
     for name, tap in taps.items():
         if isinstance(tap, Display):
-            reason = "it is computed only to be seen, and replacing it would change nothing"
-            raise UserError(f"'{name}' cannot be replaced: {reason}; what can be is queries, keys, values and mixed")
+            reason = "it is computed only for display, and replacing it would change nothing"
+            raise UserError(f"'{name}' cannot be replaced: {reason}; replace queries, keys, values or mixed instead")
 
     def replace(name: str, change: Callable[[Tensor], Tensor]):
         def hook(module: nn.Module, given: tuple, out: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def intervene(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]
 
 
 def without_head(*heads: int) -> Callable[[Tensor], Tensor]:
-    """For `….mixed`, which is [R, B, H, T, d]: these heads bring nothing."""
+    """A function for `….mixed`, [R, B, H, T, d], that sets the output of these heads to zero."""
 
     def silence(mixed: Tensor) -> Tensor:
         for head in heads:
@@ -99,7 +99,7 @@ def without_head(*heads: int) -> Callable[[Tensor], Tensor]:
 
 
 def named_taps(model: nn.Module) -> dict[str, Tap]:
-    """The taps themselves, by name."""
+    """The taps by name."""
     found: dict[str, Tap] = {}
 
     def walk(module: nn.Module, path: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What training knows of a model: its loss, the state it carries, and which of its parameters move how fast."""
+"""The interface between training and a model: its loss, its carried state, and learning rates per parameter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,24 +9,24 @@ from torch import Tensor, nn
 from headway.nn.replicated import Clock
 
 Carried = dict[str, Tensor]
-"""The state that a model carries from one batch of training to the next, by name: tensors [R, B, …], a row of each for
-a row of the batch. Zeros mean that nothing came before."""
+"""The state that a model carries from one training batch to the next: tensors [R, B, …] by name, one row per row of the
+batch. Zeros = an empty state."""
 
 
 class Trainable(nn.Module):
-    """What the training loop knows of a model."""
+    """What the training loop needs from a model."""
 
     replicas: int
     clock: Clock
 
     def loss(self, batch: Any, state: Carried | None = None) -> tuple[Float[Tensor, "R"], Carried | None]:
-        """What training lowers, one number per replica; and the state that the next batch goes on from, None if this
-        model carries none."""
+        """The training loss, one number per replica, and the state for the next batch, or None if this model carries
+        none."""
         raise NotImplementedError
 
     def depth_of(self, name: str) -> int:
-        """How far above the tokens a parameter stands: 0 = it makes vectors of them, k = it is of the k-th layer;
-        `depth` = it is of the head, which borrowed weights do not have."""
+        """The depth of a parameter: 0 = embeddings, k = the k-th layer, `depth` = the head, which pretrained weights do
+        not include."""
         raise NotImplementedError
 
     @property
@@ -36,39 +36,41 @@ class Trainable(nn.Module):
     def add_adapters(
         self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
     ) -> int:
-        """Beside the matrices that make one of these (`nn/adapters.py`); gives how many have one now."""
+        """Add low-rank adapters to the matrices that compute one of the targets (`nn/adapters.py`); return their
+        number."""
         raise NotImplementedError
 
     def is_added(self, name: str) -> bool:
-        """Whether a parameter is of such an adapter."""
+        """Whether a parameter belongs to an adapter."""
         return False
 
     @property
     def repeated(self) -> list[nn.Module]:
-        """Its layers, of which many do the same with other weights: whoever compiles one has compiled them all."""
+        """Its layers. They run the same code with different weights, so compiling one of them compiles all."""
         return [module for module in self.modules() if getattr(module, "is_repeated", False)]
 
     def counted(self, batch: Any) -> Float[Tensor, "R"] | None:
-        """How much `loss` is a mean over, such as tokens without padding; None = as much in every part of a batch."""
+        """The number of items that `loss` is a mean over, such as tokens without padding; None = the same in every part
+        of a batch."""
         return None
 
     @property
     def output_table(self) -> Tensor | None:
-        """The table of tokens, where it is the output matrix as well."""
+        """The embedding table, if it is tied to the output matrix; else None."""
         return None
 
 
 def pace_of(p: Tensor) -> float:
-    """What the learning rate is multiplied by for this parameter; 0 = training leaves it as it is."""
+    """The factor on the learning rate of this parameter; 0 = frozen."""
     return getattr(p, "pace", 1.0)
 
 
 def set_paces(model: nn.Module, paces: Mapping[str, float]) -> None:
-    """Which parameters training moves, and how fast beside each other: all that anybody knows of it stands on them."""
+    """Set the learning-rate factor of every parameter. It is stored on the parameters and nowhere else."""
     for name, p in model.named_parameters():
         p.pace = paces[name]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def moving(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Those that training moves."""
+    """The parameters that are not frozen."""
     return {name: p for name, p in parameters.items() if pace_of(p) > 0}

@@ -1,1 +1,1 @@
-"""The whole description of one run, as YAML or Python."""
+"""Recipes: the complete description of a run, as YAML or Python."""

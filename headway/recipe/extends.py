@@ -1,11 +1,11 @@
-"""`extends: demo` in a recipe file: the same as that recipe, except for what the file says itself.
+"""`extends: demo` in a recipe file: start from that recipe and change what the file says.
 
-    extends: demo                 # a packaged recipe, or a file, looked for beside this one
+    extends: demo                 # a packaged recipe, or a file, relative to this one
     model: {positions: alibi}     # the rest of the model stays
-    training: {optimizer: sgd}    # another kind has other settings: it begins afresh
+    training: {optimizer: sgd}    # another kind has other settings, so it starts from defaults
 
-Parts are laid over each other key by key; a list, a word and a part of another kind take the place of what was there.
-What comes of it is a whole recipe: its hash and what a run keeps know nothing of the files it was put together from.
+Mappings are merged key by key; lists, words and parts of another kind are replaced. The result is a complete recipe:
+its hash and the copy in a run folder do not depend on the files it was composed of.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ from headway.core.yaml import read_tree
 from headway.recipe.library import packaged, read_text
 
 Key = tuple[str, ...]
-MOST_FILES = 10
+MAX_CHAIN = 10
 
 
 def written(name: str, default_kind: Callable[[Key], str | None]) -> tuple[dict[str, Any], dict[Key, str], str]:
-    """The tree of a recipe with all that it extends, where each key was written, and what to call it in messages.
-    `default_kind` says which kind a part is of where nobody has said."""
+    """The tree of a recipe merged with all it extends, where each key was written, and its title for messages.
+    `default_kind` gives the kind of a part that states none."""
     chain = _chain(name)
     tree, places = {}, {}
     for title, own, lines in reversed(chain):
@@ -34,15 +34,15 @@ def written(name: str, default_kind: Callable[[Key], str | None]) -> tuple[dict[
 
 
 def _chain(name: str) -> list[tuple[str, dict[str, Any], dict[Key, int]]]:
-    """The recipe itself, what it extends, what that extends …; each file's own plugins are known afterwards."""
+    """The recipe itself, what it extends, what that extends …; also loads each file's plugins."""
     found, seen, is_asked, said_in = [], [], True, ""
     while True:
         here = name if name in packaged() else str(Path(name).resolve())
         if here in seen:
             circle = " → ".join([Path(one).name for one in seen[seen.index(here) :]] + [Path(here).name])
             raise UserError(f"{said_in}extends: a recipe cannot extend itself: {circle}")
-        if len(seen) == MOST_FILES:
-            raise UserError(f"{said_in}extends: more than {MOST_FILES} recipes that each extend the next")
+        if len(seen) == MAX_CHAIN:
+            raise UserError(f"{said_in}extends: a chain of more than {MAX_CHAIN} recipes")
         seen.append(here)
         try:
             text, title = read_text(name)
@@ -50,7 +50,7 @@ def _chain(name: str) -> list[tuple[str, dict[str, Any], dict[Key, int]]]:
             raise UserError(f"{said_in}extends: {error}" if said_in else str(error)) from None
         tree, lines = read_tree(text, title)
         folder = Path(name).parent
-        # What lies in a run's folder may be of somebody else's making, and so is whatever that extends.
+        # Files in a run folder may come from somebody else, and so may whatever they extend.
         is_asked = is_asked and not (folder / "run.json").exists()
         plugins.load_named(tree, folder, title, is_asked)
         found.append((title, tree, lines))
@@ -59,22 +59,22 @@ def _chain(name: str) -> list[tuple[str, dict[str, Any], dict[Key, int]]]:
         said_in = f"{title}:{lines['extends',]}: "
         other = tree.pop("extends")
         if not isinstance(other, str) or not other:
-            reason = f"expected a packaged recipe's name or a YAML file, one, not {other!r}"
+            reason = f"expected the name of one packaged recipe or YAML file, not {other!r}"
             raise UserError(f"{said_in}extends: {reason}")
         name = other if other in packaged() or Path(other).is_absolute() else str(folder / other)
         if other not in packaged() and Path(other).suffix not in (".yaml", ".yml") and "/" not in other:
-            name = other  # no file's name either: the message says which recipes there are
+            name = other  # not a file name either: the error then lists the recipes
 
 
 def _lay_over(
     under: dict[str, Any], over: Mapping[str, Any], path: Key, default_kind: Callable[[Key], str | None]
 ) -> list[Key]:
-    """Change `under` to what `over` says. Gives the parts of which nothing is left."""
+    """Merge `over` into `under`. Returns the paths that were replaced entirely."""
     gone = []
     for name, new in over.items():
         here = (*path, name)
         old = under.get(name)
-        if isinstance(old, str) and isinstance(new, dict):  # `positions: rotary` is short for {kind: rotary}
+        if isinstance(old, str) and isinstance(new, dict):  # `positions: rotary` means {kind: rotary}
             old = {"kind": old}
         if isinstance(old, dict) and isinstance(new, dict):
             kind = old.get("kind", default_kind(here))

@@ -1,4 +1,4 @@
-"""The recipes that come with Headway, and files of the user's own, as they are written. Nothing here needs torch."""
+"""Find the text of packaged recipes and of the user's recipe files. Nothing here needs torch."""
 
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,7 @@ def packaged() -> dict[str, str]:
 
 
 def read_text(name: str) -> tuple[str, str]:
-    """The YAML of a packaged recipe or of a file, and what to call it in messages."""
+    """The YAML of a packaged recipe or of a file, and its title for messages."""
     recipes = packaged()
     if name in recipes:
         return recipes[name], name
@@ -36,7 +36,7 @@ def read_text(name: str) -> tuple[str, str]:
 
 
 def head_comment(text: str) -> str:
-    """The comment a recipe file begins with: what it is, its command, what to expect."""
+    """The comment at the head of a recipe file: what it is, its command, the expected result."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):

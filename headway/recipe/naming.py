@@ -1,7 +1,6 @@
-"""What a run is called when nobody says: after its recipe, and after what was changed in it. `demo-alibi-layers-4`.
+"""Default names of runs: the recipe and what was changed in it, such as `demo-alibi-layers-4`.
 
-Who changes one thing and trains again wants a second run and not an error, and wants to see in a list which is which.
-Nothing here needs torch.
+Training again with one change should give a second run with a telling name, not an error. Nothing here needs torch.
 """
 
 import json
@@ -13,13 +12,13 @@ from typing import Any
 from headway.core.yaml import read_value
 
 LONGEST = 100
-"""Bytes of a name that was made of changes; folders bear 255, and more is added to names (`-seed-3`, `.partial`)."""
+"""Longest name in bytes. File systems allow 255, and suffixes are added (`-seed-3`, `.partial`)."""
 _SAY_LITTLE = {"none", "auto", "on", "off", "null", "full", "yes", "no"}
-"""Words that are the value of many keys: the key stands beside them."""
+"""Values that need their key beside them, since many keys have them."""
 
 
 def label(value: Any) -> str:
-    """A value as a part of a folder's name."""
+    """A value as part of a folder name."""
     if isinstance(value, list):
         text = "-".join(map(label, value))
     elif isinstance(value, dict):  # {kind: rotary, base: 500} → rotary-base-500
@@ -31,8 +30,8 @@ def label(value: Any) -> str:
 
 
 def name_of_changed(recipe: str, changes: Iterable[str], digest: str) -> str:
-    """Of `recipe` as it is typed, with `key.path=value` changes, of one key the last; a long name ends in `digest`,
-    which tells it apart."""
+    """The name for `recipe` as typed with `key.path=value` changes; the last change of each key counts. A long name is
+    cut and ends in `digest`, to keep it unique."""
     last = {key.strip(): value for key, _, value in (change.partition("=") for change in changes)}
     name = "-".join([Path(recipe).stem, *(_said(key, value) for key, value in last.items())])
     if len(name.encode()) <= LONGEST:
@@ -42,7 +41,7 @@ def name_of_changed(recipe: str, changes: Iterable[str], digest: str) -> str:
 
 
 def _said(key: str, text: str) -> str:
-    """A change as a part of a name: a word that names something by itself, else with the last part of its key."""
+    """A change as part of a name: the value alone if it is a telling word, else with the last part of its key."""
     value = read_value(text)
     if isinstance(value, str) and key.rsplit(".", 1)[-1] in ("path", "from", "recipe"):
         value = Path(value).stem

@@ -1,6 +1,6 @@
-"""A recipe is the whole description of one run: data, model, training, scoring, seed.
+"""A recipe: the complete description of one run (data, model, training, scoring, seed).
 
-It comes from a packaged name, a YAML file or Python; `key.path=value` changes it; its hash tells recipes apart.
+It comes from a packaged name, a YAML file or Python. `key.path=value` changes it, and its hash identifies it.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from headway.core.errors import UserError
 from headway.core.spec import Problem, Spec, as_ever
 from headway.core.validation import ImpossibleError, validated, variants
 from headway.core.yaml import read_value
-from headway.data.images.spec import Pictures  # noqa: F401 (to be known: it is named in recipes only)
+from headway.data.images.spec import Pictures  # noqa: F401 (registers a kind that only recipes name)
 from headway.data.labelled.spec import Labelled  # noqa: F401
 from headway.data.pairs.spec import Pairs  # noqa: F401
 from headway.data.running.spec import Text
 from headway.data.spec import DataSpec
-from headway.formats.pretrained import Pretrained  # noqa: F401 (to be known: it is named in recipes only)
-from headway.models.classifier import ClassifierSpec  # noqa: F401 (to be known: it is named in recipes only)
+from headway.formats.pretrained import Pretrained  # noqa: F401 (registers a kind that only recipes name)
+from headway.models.classifier import ClassifierSpec  # noqa: F401 (registers a kind that only recipes name)
 from headway.models.clip import ClipSpec  # noqa: F401
 from headway.models.decoder_only import DecoderOnlySpec  # noqa: F401
 from headway.models.encoder_decoder import EncoderDecoderSpec  # noqa: F401
@@ -31,7 +31,7 @@ from headway.models.masked_language_model import MaskedLanguageModelSpec  # noqa
 from headway.models.spec import ModelSpec
 from headway.models.start import StartSpec
 from headway.recipe.extends import written
-from headway.recipe.trained import TrainedFirst  # noqa: F401 (to be known: it is named in recipes only)
+from headway.recipe.trained import TrainedFirst  # noqa: F401 (registers a kind that only recipes name)
 from headway.scoring.reading import Reading
 from headway.scoring.spec import ScoringSpec
 from headway.training.spec import TrainingSpec
@@ -64,7 +64,7 @@ CALLED_ELSEWHERE = {
     **dict.fromkeys(("vocab_size", "vocab", "vocabulary"), "data.tokenizer"),
     **dict.fromkeys(("random_seed", "manual_seed", "random_state"), "seed"),
 }
-"""What people who come from other tools type first."""
+"""The names of settings in other tools, for hints in error messages."""
 
 
 class Recipe(Spec):
@@ -80,7 +80,7 @@ class Recipe(Spec):
     @model_validator(mode="before")
     @classmethod
     def _own_tokens(cls, given: Any) -> Any:
-        """Weights that somebody else has trained are for the tokens they were trained on, which need not be named."""
+        """Pretrained weights need the tokenizer they were trained with, so it is filled in if not given."""
         model, data = (given.get(part, {}) if isinstance(given, dict) else None for part in ("model", "data"))
         start = model.get("start") if isinstance(model, dict) else None
         if start is None or not isinstance(data, dict) or "tokenizer" in data:
@@ -88,7 +88,7 @@ class Recipe(Spec):
         try:
             own = TypeAdapter(StartSpec).validate_python(start).tokenizer
         except ValidationError:
-            return given  # which is complained about where it stands
+            return given  # reported by the validation of model.start
         return given if own is None else {**given, "data": {**data, "tokenizer": own}}
 
     @model_validator(mode="after")
@@ -106,14 +106,14 @@ class Recipe(Spec):
         own = self.model.own_tokenizer
         if own is not None and self.data.tokenizer.kind not in (own["kind"], "given"):
             origin = own.get("from") or own.get("recipe")
-            reason = f"the vectors of {origin} are for its own tokens, not for those of {self.data.tokenizer.kind}"
+            reason = f"the embeddings of {origin} are for its own tokens, not for those of {self.data.tokenizer.kind}"
             yield Problem(("data.tokenizer", "model.start"), f"{reason}; leave data.tokenizer out")
         by, evaluated = self.training.best_by, self.model.evaluated
         if by not in evaluated:
-            reason = f"'{by}' is not evaluated while a {self.model.kind} trains; there is: {', '.join(evaluated)}"
+            reason = f"'{by}' is not evaluated while a {self.model.kind} trains; available: {', '.join(evaluated)}"
             yield Problem(("training.best_by", "model.kind"), reason)
         if self.training.tuning.needs_head and not self.model.has_head:
-            reason = f"{self.training.tuning.kind} trains a new head, and a {self.model.kind} has none of its own"
+            reason = f"{self.training.tuning.kind} trains a new head, but a {self.model.kind} has none"
             yield Problem(("training.tuning", "model.kind"), f"{reason}; set training.tuning=full")
 
     @property
@@ -131,20 +131,20 @@ class Recipe(Spec):
 
     @property
     def carries(self) -> bool:
-        """Whether a text is read as one stream in evaluation: as asked for, else as it was in training."""
+        """Whether evaluation reads a text as one stream with carried state: as asked for, else as in training."""
         trained_so = self.model.remembers > 0 and self.data.rows_go_on
         return trained_so if self.scoring.state is None else self.scoring.state == "carried"
 
     @property
     def reading(self) -> Reading:
-        """How a text is scored."""
+        """How a text is read for scoring."""
         segment, stride = self.scoring_segment, self.stride
         return Reading(segment, stride, self.carries and stride == segment)
 
     @property
     def hash(self) -> str:
-        """Twelve letters that are equal for equal recipes, however they were written."""
-        # How processes share the work changes nothing of what is computed; the kind of data follows from the model's.
+        """Twelve hex digits, equal for equal recipes, however they were written."""
+        # How work is split over processes does not change the result; the kind of data follows from the model's kind.
         tree = self.model_dump(mode="json", exclude={"training": {"parallel"}, "data": {"kind"}})
         tree = as_ever(self, tree)
         if own := plugins.used_by(self):
@@ -153,7 +153,7 @@ class Recipe(Spec):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def warnings(self) -> list[str]:
-        """What is allowed but has misled people."""
+        """Settings that are allowed but have misled people."""
         found = []
         if self.model.needs_warmup and self.training.schedule.warmup is None:
             what = f"{self.model.needs_warmup} without a warm-up"
@@ -166,14 +166,14 @@ class Recipe(Spec):
     def with_changes(self, overrides: Sequence[str], said_on: str = "command line") -> "Recipe":
         """The same recipe with `key.path=value` applied."""
         tree = self.model_dump(mode="json")
-        tree["model"] = self.model.short(tree["model"])  # what follows from the rest follows anew
+        tree["model"] = self.model.short(tree["model"])  # drop values that are derived from others
         if self.model.own_tokenizer is not None and tree["data"].get("tokenizer") == self.model.own_tokenizer:
             del tree["data"]["tokenizer"]
         return from_tree(tree, "recipe", overrides=overrides, said_on=said_on)
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe by packaged name, by path of a YAML file or of a run folder, with overrides applied."""
+    """Load a recipe by packaged name, or by path of a YAML file or run folder, with overrides applied."""
     if (Path(name) / "run.json").is_file():
         name = str(Path(name) / "recipe.yaml")
     tree, places, title = written(name, _default_kind)
@@ -187,8 +187,8 @@ def from_tree(
     overrides: Sequence[str] = (),
     said_on: str = "command line",
 ) -> Recipe:
-    """`title` says where the tree was written, `places` where each key was, `said_on` where the overrides were: for
-    messages."""
+    """Make a recipe of a tree. For messages, `title` names the source of the tree, `places` that of each key, and
+    `said_on` that of the overrides."""
     changed = apply_changes(tree, overrides)
 
     def place(path: tuple[str, ...]) -> str:
@@ -203,24 +203,24 @@ def from_tree(
 
 
 def _default_kind(path: tuple[str, ...]) -> str | None:
-    """Of the part at this path, where nobody has said which kind it is of."""
+    """The default kind of the part at this path."""
     fields = [spec.model_fields.get(path[-1]) for spec in variants(Recipe, path[:-1])]
     return next((kind for field in fields if (kind := getattr(field and field.default, "kind", None))), None)
 
 
 def apply_changes(tree: dict[str, Any], overrides: Sequence[str]) -> list[tuple[str, ...]]:
-    """Set `key.path=value` in a tree, before anybody has said that it is a recipe; gives the paths."""
+    """Apply `key.path=value` changes to an unvalidated tree; returns the changed paths."""
     given = [_parsed(override) for override in overrides]
     last_words = [
         one for n, one in enumerate(given) if not any(_says_again(one[0], *later) for later in given[n + 1 :])
     ]
-    # The general before the particular: `optimizer=sgd` must not wipe out an `optimizer.momentum=0` given before it.
+    # Short paths first: `optimizer=sgd` must not undo an `optimizer.momentum=0` given before it.
     return [_apply(tree, path, value) for path, value in sorted(last_words, key=lambda c: len(c[0]))]
 
 
 def _says_again(path: list[str], later: list[str], value: Any) -> bool:
-    """Whether a later change of something above this path has its own word on it, `optimizer={momentum: 0.5}`, or
-    leaves nothing that it could be set in: `averaging=null`."""
+    """Whether a later change of a parent of this path overrides it, as `optimizer={momentum: 0.5}`, or removes the
+    place to set it, as `averaging=null`."""
     if len(later) >= len(path) or path[: len(later)] != later:
         return False
     for part in path[len(later) :]:
@@ -237,24 +237,24 @@ def _says_again(path: list[str], later: list[str], value: Any) -> bool:
 
 
 def _parsed(override: str) -> tuple[list[str], Any]:
-    """`key.path=value` as a path and a value."""
+    """Parse `key.path=value` into a path and a value."""
     key, equals, text = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
         raise UserError(f"'{override}' is not a change; write key=value, for example model.width=256")
     settings = [sorted(spec.model_fields) for spec in variants(Recipe, path[:-1])]
     if len(path) > 1 and path[-1] == "kind" and any(other != settings[0] for other in settings):
-        path = path[:-1]  # another kind has other settings: begin it afresh
+        path = path[:-1]  # another kind has other settings, so start from its defaults
     return path, read_value(text)
 
 
 def _apply(tree: dict[str, Any], path: list[str], value: Any) -> tuple[str, ...]:
-    """Set one key in the tree; gives its path."""
+    """Set one key in the tree; returns its path."""
     node: Any = tree
     for depth, part in enumerate(path[:-1], 1):
         part = _place(node, part, path[: depth - 1])
         inner = node[part] if isinstance(node, list) else node.get(part)
-        # `positions: rotary` is short for `positions: {kind: rotary}`, which a setting can be added to.
+        # `positions: rotary` means `positions: {kind: rotary}`, to which a setting can be added.
         node[part] = {"kind": inner} if isinstance(inner, str) else inner if isinstance(inner, dict | list) else {}
         node = node[part]
     node[_place(node, path[-1], path[:-1])] = value
@@ -262,11 +262,11 @@ def _apply(tree: dict[str, Any], path: list[str], value: Any) -> tuple[str, ...]
 
 
 def _place(node: Any, part: str, above: list[str]) -> Any:
-    """Under which key of a mapping, or at which place of a list, this part of a path is found."""
+    """The key of a mapping, or index of a list, that a part of a path refers to."""
     if not isinstance(node, list):
         return part
     if not part.isdecimal() or len(part) > 9 or int(part) >= len(node):
         name = ".".join(above)
         last = f"{name}.0 … {name}.{len(node) - 1}" if len(node) > 1 else f"{name}.0"
-        raise UserError(f"{name}.{part}: {name} is a list of {len(node)}; what is in it is {last}")
+        raise UserError(f"{name}.{part}: {name} is a list of {len(node)}; its elements are {last}")
     return int(part)

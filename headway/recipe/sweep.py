@@ -1,4 +1,4 @@
-"""One recipe, varied: `seed=0..3`, `training.optimizer.learning_rate=1e-3,3e-3`, and every combination of them."""
+"""Sweeps: vary a recipe, `seed=0..3`, `training.optimizer.learning_rate=1e-3,3e-3`, in all combinations."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from headway.core.errors import UserError
 from headway.recipe.recipe import Recipe
 
-MOST_REPLICAS = 4096
+MAX_REPLICAS = 4096
 
 
 def varied(base: Recipe, name: str, variations: Sequence[str]) -> tuple[list[str], list[Recipe]]:
@@ -17,7 +17,7 @@ def varied(base: Recipe, name: str, variations: Sequence[str]) -> tuple[list[str
     keys = [key for key, _ in axes]
     for key in keys:
         if keys.count(key) > 1:
-            raise UserError(f"--vary {key} is given twice: write all its values in one, {key}=A,B,C")
+            raise UserError(f"--vary {key} is given twice: give all values together, {key}=A,B,C")
     _check_count(math.prod(len(values) for _, values in axes))
     names, recipes = [], []
     for values in itertools.product(*(values for _, values in axes)):
@@ -41,11 +41,11 @@ def _axis(variation: str) -> tuple[str, list[str]]:
             _check_count(int(spanned[2]) - int(spanned[1]) + 1)
         values += map(str, range(int(spanned[1]), int(spanned[2]) + 1)) if spanned else [piece.strip()]
     if len(set(values)) < len(values):
-        raise UserError(f"--vary {variation}: a value stands there twice")
+        raise UserError(f"--vary {variation}: a value is given twice")
     return key.strip(), values
 
 
 def _check_count(count: int) -> None:
-    """Before they are written out."""
-    if count > MOST_REPLICAS:
-        raise UserError(f"{count:,} combinations are more than one population should hold ({MOST_REPLICAS})")
+    """Raise a UserError if there are too many, before they are listed."""
+    if count > MAX_REPLICAS:
+        raise UserError(f"{count:,} combinations are more than the limit of one population ({MAX_REPLICAS})")

@@ -1,4 +1,4 @@
-"""A recipe as text for people: every key, its value, and what it means. The text is itself a recipe."""
+"""Write a recipe as annotated YAML: every key, its value, and its documentation. The text is itself a recipe."""
 
 import textwrap
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ WIDTH = 118
 
 
 def annotated(recipe: Recipe, plugins: Sequence[str] | None = None) -> str:
-    """The whole recipe as YAML, with the documentation of each key above it. `plugins`: what to call those that it
-    needs; else by where they were read."""
+    """The whole recipe as YAML, with the documentation of each key above it. `plugins`: names for those it needs,
+    instead of the places they were read from."""
     if plugins is None:
         plugins = [plugin.path if plugin.is_file else plugin.name for plugin in used_by(recipe)]
     needed = [f"plugins: {write_value(list(plugins))}", ""] if plugins else []
@@ -23,7 +23,7 @@ def annotated(recipe: Recipe, plugins: Sequence[str] | None = None) -> str:
 
 def _lines(spec: Spec, depth: int) -> list[str]:
     indent, plain, found = "  " * depth, spec.model_dump(mode="json"), []
-    # The kind first, wherever a spec has it from: what the other keys mean depends on it.
+    # The kind first, because the meaning of the other keys depends on it.
     for name, field in sorted(type(spec).model_fields.items(), key=lambda item: item[0] != "kind"):
         value, written = getattr(spec, name), field.alias or name
         text = documentation(type(spec)).get(name) or (type(value).__doc__ if isinstance(value, Spec) else "") or ""
@@ -43,5 +43,5 @@ def _lines(spec: Spec, depth: int) -> list[str]:
 
 @cache
 def _wrapped(text: str, width: int) -> list[str]:
-    """Once for all members of a population."""
+    """Wrap a text; cached, since the members of a population share it."""
     return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)

@@ -1,9 +1,9 @@
-"""A start that is trained first: one recipe begins with what another has learnt.
+"""Start from a model that is trained first: one recipe begins with the weights of another.
 
     model: {kind: classifier, start: {kind: trained, recipe: arithmetic-bert}}
 
-Shape and tokens follow from that other recipe, so this one can be read, checked and planned before anything is trained.
-What it has learnt is kept among the caches, under its hash: it is trained once for everybody who starts from it, and
+Shape and tokenizer follow from the other recipe, so this one can be read, checked and planned before anything is
+trained. The pretrained run is in the cache under its hash: it is trained once for all recipes that start from it, and
 may be deleted at any time (`experiment/first.py` trains it again).
 """
 
@@ -34,12 +34,12 @@ def _recipe(name: str, changes: tuple[str, ...]) -> "Recipe":
 
     recipe = load(name, changes)
     if not recipe.model.reads_rows or not isinstance(recipe.data, Text):
-        raise UserError(f"{name} trains a {recipe.model.kind}: what is trained first is a masked-language-model")
+        raise UserError(f"{name} trains a {recipe.model.kind}: expected a masked-language-model")
     return recipe
 
 
 class TrainedFirst(Lent):
-    """What another recipe has learnt, which is trained first where that has not been done."""
+    """Start from the model of another recipe, which is trained first if necessary."""
 
     said_in: ClassVar[str] = "model.start.recipe"
 
@@ -59,7 +59,7 @@ class TrainedFirst(Lent):
 
     @property
     def folder(self) -> Path:
-        """Where it is kept."""
+        """The folder of the pretrained run."""
         return cache.folder() / "trained" / f"{Path(self.recipe).stem}-{self.before.hash}-{__version__}"
 
     @property
@@ -67,12 +67,14 @@ class TrainedFirst(Lent):
         return {"kind": "trained", "recipe": self.recipe, "changes": list(self.changes)}
 
     def shape(self) -> Mapping[str, Any]:
-        """By the recipe: nothing need be trained to know it."""
+        """The shape, from the recipe alone, without training."""
         return shape_of(self.before.model.model_dump(mode="json"))
 
     def lender(self) -> OwnRun:
         if not is_run(self.folder):
-            raise UserError(f"what it starts from, {self.called}, has not been trained yet: headway train does that")
+            raise UserError(
+                f"the model to start from, {self.called}, has not been trained yet: headway train does that"
+            )
         return OwnRun(self.called, self.folder)
 
     @property
@@ -81,7 +83,7 @@ class TrainedFirst(Lent):
 
 
 class TrainedTokens(TokenizerSpec):
-    """The tokens of what is trained first."""
+    """The tokenizer of the recipe that is trained first."""
 
     kind: Literal["trained"] = "trained"
     is_given: ClassVar[bool] = True

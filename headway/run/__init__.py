@@ -1,1 +1,1 @@
-"""A run on disk: the only thing that later stages read."""
+"""Runs on disk, from which all later stages read."""

@@ -1,6 +1,6 @@
-"""What training leaves in a run's folder as it goes: lines of metrics, and checkpoints that it can go on from.
+"""The metrics and checkpoints in a run's folder.
 
-A checkpoint bears the mark of its run's recipe, and knows the lines of metrics that led to it.
+A checkpoint records the hash of its run's recipe, and a checksum of the metrics lines up to its step.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ METRICS = "metrics.jsonl"
 
 
 class CheckpointedRun(RunRecord):
-    """How far a run has come, by its folder. The whole of it: `folder.Run`."""
+    """A run with its metrics and checkpoints; `folder.Run` adds the rest."""
 
     def __init__(self, folder: Path, recipe: Recipe | None = None):
         super().__init__(folder)
@@ -38,12 +38,12 @@ class CheckpointedRun(RunRecord):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """Read when it is asked for: how a run ended and what it scored can be told without it."""
+        """Read on first use: status and scores do not need it."""
         return recipe_of(self.folder)
 
     @cached_property
     def mark(self) -> str:
-        """What every checkpoint of this run bears, and that of no other recipe."""
+        """The recipe hash that all checkpoints of this run record."""
         return str(self.facts.get("recipe_hash", self.recipe.hash))
 
     # --- metrics -------------------------------------------------------------------------------------------------
@@ -58,11 +58,11 @@ class CheckpointedRun(RunRecord):
         return _read_metrics(read_sealed_lines(self.folder / METRICS))
 
     def metrics_until(self, step: int) -> list[dict[str, Any]]:
-        """Whether or not they are what was written: a checkpoint can tell (`has_metrics_of`)."""
+        """The metrics up to a step, without checking them; `has_metrics_of` checks them against a checkpoint."""
         return [line for line in _read_metrics(self._metrics_so_far().splitlines()) if line["step"] <= step]
 
     def has_metrics_of(self, saved: Checkpoint) -> bool:
-        """Whether the lines that led to a checkpoint are still there, as they were."""
+        """Whether the metrics lines up to a checkpoint are still there, unchanged."""
         if isinstance(told := saved.facts.get("metrics"), dict):
             return SealedLength.from_json(told).fits(self._metrics_so_far())
         return len(self.metrics_until(saved.step)) >= saved.facts["standing"].get("lines", 0)
@@ -90,7 +90,7 @@ class CheckpointedRun(RunRecord):
     def save_checkpoint(self, made: Checkpoint) -> None:
         if (metrics := self.folder / METRICS).exists():
             with naming(metrics):
-                settle(metrics)  # a checkpoint must not outlive the lines that led to it
+                settle(metrics)  # metrics must reach the disk before the checkpoint
         led_to_it = self._lines.first(made.facts["standing"].get("lines", 0), metrics)
         self._save(replace(made, facts={**made.facts, "metrics": led_to_it.as_json()}), "step")
 
@@ -99,7 +99,7 @@ class CheckpointedRun(RunRecord):
         return _FirstLines()
 
     def save_best(self, made: Checkpoint) -> None:
-        """To be scored, not trained on: without the optimizer, and without a state that training carries."""
+        """Save a checkpoint for scoring, without the optimizer and without carried state."""
         self._save(replace(made, optimizer={}, state={}), "best")
 
     def _save(self, made: Checkpoint, kind: str) -> None:
@@ -109,10 +109,10 @@ class CheckpointedRun(RunRecord):
         self._prune()
 
     def _prune(self) -> None:
-        """The last checkpoints are kept, and the bests that somebody could ask for."""
+        """Remove all but the last checkpoints and the best ones that are still needed."""
         steps, bests = checkpoints.saved_steps(self.home), checkpoints.saved_steps(self.home, "best")
         kept = steps[:KEPT_CHECKPOINTS]
-        # Who resumes from a kept checkpoint needs the best there was at that step.
+        # Resuming from a kept checkpoint needs the best one up to that step.
         needed = {*bests[:1], *(next((best for best in bests if best <= step), -1) for step in kept)}
         self._remove("step", set(steps) - set(kept))
         self._remove("best", set(bests) - needed)
@@ -126,12 +126,12 @@ class CheckpointedRun(RunRecord):
         folder = checkpoints.step_folder(self.home, step, kind)
         saved = checkpoints.load(folder)
         if saved.facts.get("recipe", self.mark) != self.mark:
-            raise BrokenCheckpointError(f"{folder} is not of this run: another recipe's was put in its place")
+            raise BrokenCheckpointError(f"{folder} belongs to another recipe, not to this run")
         return saved
 
     def forget_after(self, step: int) -> int:
-        """Before resuming: what came after this step is forgotten, for it will be made again. Gives the number of lines
-        of metrics that are left."""
+        """Before resuming, remove checkpoints and metrics after this step, since they will be made again. Returns the
+        number of remaining metrics lines."""
         for kind in ("step", "best"):
             self._remove(kind, {later for later in checkpoints.saved_steps(self.home, kind) if later > step})
         self._prune()
@@ -141,15 +141,16 @@ class CheckpointedRun(RunRecord):
         return len(kept)
 
     def good_checkpoints(self) -> Iterator[Checkpoint]:
-        """Newest first; broken ones are named on stderr and passed over."""
+        """Checkpoints that can be read, newest first; broken ones are reported on stderr and skipped."""
         for step in checkpoints.saved_steps(self.home):
             try:
                 yield self._load(step)
             except BrokenCheckpointError as error:
-                print(f"passing over a broken checkpoint: {error}", file=sys.stderr)
+                print(f"skipping a broken checkpoint: {error}", file=sys.stderr)
 
     def resumable_checkpoints(self) -> Iterator[Checkpoint]:
-        """The good ones from which training would end as it was going to: the best until then is there as well."""
+        """Good checkpoints whose best checkpoint, if needed, is good as well, so that resuming gives the same result as
+        an uninterrupted run."""
         for saved in self.good_checkpoints():
             state = saved.facts["standing"]
             try:
@@ -157,15 +158,19 @@ class CheckpointedRun(RunRecord):
                     self._load(state["best_step"], "best")
                 yield saved
             except BrokenCheckpointError as error:
-                print(f"passing over step {saved.step}, for the best before it is broken: {error}", file=sys.stderr)
+                print(
+                    f"skipping step {saved.step}, because the best checkpoint before it is broken: {error}",
+                    file=sys.stderr,
+                )
 
     def checkpoint(self, which: str = "auto") -> Checkpoint:
-        """`best`, `last`, a step number, or auto: the best where the recipe keeps it, else the last."""
+        """Load a checkpoint: `best`, `last`, a step number, or auto = the best if the recipe keeps it, else the
+        last."""
         bests = checkpoints.saved_steps(self.home, "best")
         if which == "auto":
             which = "best" if self.recipe.training.keep_best and bests else "last"
         if which == "best" and not bests:
-            raise UserError(f"{self.name} keeps no best checkpoint; train with training.keep_best=true")
+            raise UserError(f"{self.name} has no best checkpoint; train with training.keep_best=true")
         if which == "best":
             return self._load(bests[0], "best")
         steps = checkpoints.saved_steps(self.home)
@@ -176,11 +181,11 @@ class CheckpointedRun(RunRecord):
             return self._load(int(which))
         found = next(self.good_checkpoints(), None)
         if found is None:
-            raise UserError(f"{self.name} has no checkpoint {'that is whole' if steps else 'yet'}")
+            raise UserError(f"{self.name} has no {'intact checkpoint' if steps else 'checkpoint yet'}")
         return found
 
     def weights(self, which: str = "auto") -> dict[str, Any]:
-        """Which step a checkpoint is of, of how many, and by what it was chosen: to be said beside its scores."""
+        """The step of a checkpoint, the total steps, and how it was chosen, for reporting with scores."""
         bests, steps = (checkpoints.saved_steps(self.home, kind) for kind in ("best", "step"))
         training = self.recipe.training
         if which == "auto":
@@ -215,13 +220,13 @@ def _read_metrics(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 class _FirstLines:
-    """The checksum of the first lines of a file that grows: read once, however often it is asked for."""
+    """The checksum of the first lines of a growing file, updated incrementally."""
 
     def __init__(self) -> None:
         self.lines, self.bytes, self.sum = 0, 0, hashlib.sha256()
 
     def first(self, lines: int, path: Path) -> SealedLength:
-        if lines < self.lines:  # it was cut short, and grows again
+        if lines < self.lines:  # the file was truncated
             self.__init__()
         if lines > self.lines:
             with opened(path) as file:

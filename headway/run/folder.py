@@ -1,19 +1,19 @@
-"""A run is a folder. It is the only thing that later stages read.
+"""Run folders: create, open and write them. Later stages read runs only from here.
 
     runs/NAME/
-      run.json           format, versions, when, how it ended
+      run.json           format, versions, times, status
       recipe.yaml        the whole recipe
       environment.json   versions, device, git state, command
-      plugins/           files of the user's own that the recipe needs, if any
-      tokenizer.json     what text became ids with
-      metrics.jsonl      a line per step, a line per evaluation; appended and flushed
-      events.jsonl       what happened, and when: it began, was saved, ended
-      checkpoints/       step-00001000/ …, the last two; best-00000750/ …, theirs and the newest, if the recipe keeps it
+      plugins/           the user's own code that the recipe needs, if any
+      tokenizer.json     the vocabulary
+      metrics.jsonl      a line per step and per evaluation; appended and flushed
+      events.jsonl       events with their times: begun, saved, ended
+      checkpoints/       step-00001000/ …, the last two; best-00000750/ …, the best up to each and the newest, if kept
       scores.json        every score with its label
       seal.json          checksums of these files (`core/seal.py`)
 
-Files and folders, the run's own too, are written whole and renamed into place. A lock that dies with its process keeps
-a second one out; who has it cleans up after those that were killed.
+Files and folders, including the run folder, are written under another name and then renamed. A lock, released when its
+process dies, keeps other processes out; whoever takes it cleans up after killed ones.
 """
 
 import sys
@@ -43,7 +43,7 @@ from headway.scoring.score import Score
 
 
 class Run(CheckpointedRun):
-    """A run folder, opened. `create` makes one, `create_together` those of a population, `open_run` finds one."""
+    """An open run folder. `create` makes one, `create_together` those of a population, `open_run` finds one."""
 
     @classmethod
     def create(cls, folder: Path, recipe: Recipe, device: str, **facts: Any) -> "Run":
@@ -52,14 +52,14 @@ class Run(CheckpointedRun):
         return run
 
     def _own_files(self, facts: Mapping[str, Any]) -> dict[str, str]:
-        """What its folder holds at first that that of no other run does."""
+        """The initial files that are specific to this run."""
         named = plugins.named_in_folders(plugins.concerning(self.recipe))
         born = {**Status(State.STARTED).as_json(), "created": datetime.now(UTC).isoformat(timespec="seconds")}
         return {"recipe.yaml": annotated(self.recipe, named), "run.json": as_json(self._facts_with({**born, **facts}))}
 
     def _create(self, files: Mapping[str, str]) -> None:
-        """The folder, with these in it. Nobody sees them before it has its name, so they are written plainly:
-        `write_folder_whole` sees to it that all of them are on the disk by then."""
+        """Create the folder with these files. They are written directly, since the folder is invisible until
+        `write_folder_whole` has synced them to disk and renamed it."""
         check_new(self.folder)
 
         def fill(folder: Path) -> None:
@@ -76,7 +76,7 @@ class Run(CheckpointedRun):
             raise UserError(f"cannot make the run folder {self.folder}: {error.strerror}") from None
 
     def keep_recipe(self) -> None:
-        """Again, where it was damaged."""
+        """Write recipe.yaml again, after it was damaged."""
         named = plugins.write_into(self.folder, plugins.concerning(self.recipe))
         with rewriting(self.folder) as new:
             new["recipe.yaml"] = annotated(self.recipe, named)
@@ -84,13 +84,13 @@ class Run(CheckpointedRun):
     # --- facts ---------------------------------------------------------------------------------------------------
 
     def note(self, **facts: Any) -> None:
-        """Add to run.json."""
+        """Add facts to run.json."""
         with rewriting(self.folder) as new:
             new["run.json"] = as_json(self._facts_with(self.facts | facts))
 
     def _facts_with(self, more: dict[str, Any]) -> dict[str, Any]:
         facts = {"format": FORMAT, "headway": __version__, "name": self.name, "recipe_hash": self.recipe.hash}
-        # The hash stays what it was: checkpoints are told by it, and another version may give the recipe another one.
+        # The hash never changes: checkpoints refer to it, and another version may compute another hash for the recipe.
         return {**facts, **more, "format": FORMAT, "headway": __version__, "name": self.name}
 
     @property
@@ -98,12 +98,12 @@ class Run(CheckpointedRun):
         return self.tokenizer_in("tokenizer.json")
 
     def tokenizer_in(self, name: str) -> Tokenizer:
-        """One of several vocabularies, by its file."""
+        """A tokenizer by its file name."""
         path = self.folder / name
         try:
             text = read_sealed_text(path)
         except FileNotFoundError:
-            raise UserError(f"{path} is missing: train --resume makes it again") from None
+            raise UserError(f"{path} is missing: train with --resume to recreate it") from None
         try:
             return Tokenizer.from_json(text)
         except (UserError, ValueError) as error:
@@ -114,7 +114,7 @@ class Run(CheckpointedRun):
         self.keep_tokenizers({"tokenizer.json": tokenizer})
 
     def keep_tokenizers(self, named: Mapping[str, Tokenizer]) -> None:
-        """By their files, unless they are there."""
+        """Write tokenizers by file name, except those already there."""
         texts = {name: tokenizer.to_json() for name, tokenizer in named.items()}
         with rewriting(self.folder) as new:
             new.update({name: text for name, text in texts.items() if not self._holds(name, text)})
@@ -132,8 +132,9 @@ class Run(CheckpointedRun):
             new["scores.json"] = as_json({s.name: s.to_keep() for s in scores})  # not a number: null
 
     def count_looks_at_test(self, *looks: Iterable[str], once_for: str | None = None) -> None:
-        """Who looks at test often enough finds what they look for: it is counted, to be said beside its scores. Each
-        look is at some splits. `once_for`: what is done again after a kill, and shown once."""
+        """Count how often test was scored, to be reported with its scores, since repeated looks at test bias the
+        selection. Each of `looks` is a list of splits. `once_for` names work that is repeated after a kill but counts
+        once."""
         count = sum(any(is_test(split) for split in splits) for splits in looks)
         if not count:
             return
@@ -147,14 +148,14 @@ class Run(CheckpointedRun):
             new["run.json"] = as_json(self._facts_with(facts | told))
 
     def seal(self) -> None:
-        """Nothing more comes: what has grown is as long as it will be."""
+        """Seal the files that were appended to, once nothing more will be added."""
         seal_lines(self.folder, METRICS, EVENTS)
 
     # --- one at a time -------------------------------------------------------------------------------------------
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out, and put right what those that were killed have left."""
+        """Keep other processes out, and clean up after killed ones."""
         check_own(self.folder, self.home)
         with locked(self.folder):
             for folder, name in ((self.folder.parent, self.name), (self.folder, None), (self.home, None)):
@@ -163,8 +164,8 @@ class Run(CheckpointedRun):
 
 
 def create_together(runs: Sequence[Run], device: str, vocabularies: Mapping[str, Tokenizer], /, **facts: Any) -> None:
-    """Folders for runs that begin together, at one place, with these vocabularies by their files. What is the same in
-    all of them is found out once: to ask git and every package takes as long as to write a folder."""
+    """Create the folders of runs that begin together, with these vocabularies by file name. The common facts are
+    collected once, since asking git and every package takes as long as writing a folder."""
     same = {"environment.json": as_json(environment(device))} if runs else {}
     same |= {name: tokenizer.to_json() for name, tokenizer in vocabularies.items()}
     files = [{**same, **run._own_files(facts)} for run in runs]
@@ -172,16 +173,17 @@ def create_together(runs: Sequence[Run], device: str, vocabularies: Mapping[str,
 
 
 def check_new(folder: Path) -> None:
-    """A new run needs a folder of its own."""
+    """Raise a UserError if the folder of a new run exists already."""
     other = f"give this run another name with --name {folder.name}-2"
     if (folder / "run.json").exists():
         raise UserError(f"{folder} exists: continue it with --resume, or {other}")
     if folder.exists():
-        raise UserError(f"{folder} exists, but is no run (it has no run.json): remove it, or {other}")
+        raise UserError(f"{folder} exists but is not a run (it has no run.json): remove it, or {other}")
 
 
 def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
-    """A run by name in `runs`, or by the path of its folder. `trust`: run the code that lies there, if it needs any."""
+    """Open a run by name in `runs`, or by the path of its folder. `trust`: run the plugin code in it, if it needs
+    any."""
     folder = runs / name if (runs / name).is_dir() else Path(name)
     if not folder.is_dir():
         names = run_names(runs)
@@ -198,12 +200,12 @@ def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
 
 
 def _check_unsealed(run: Run) -> None:
-    """Of folders without a seal, run.json still tells which recipe made them."""
+    """Check the recipe of a folder without a seal against the hash in run.json."""
     facts = run.facts
     print(f"{run.folder} is not sealed: a change to its files would not be noticed", file=sys.stderr)
     if facts.get("recipe_hash") in (None, run.recipe.hash):
         return
-    told = f"{run.folder / 'recipe.yaml'} is not the recipe that run.json tells of ({facts['recipe_hash']})"
+    told = f"{run.folder / 'recipe.yaml'} does not match the recipe hash in run.json ({facts['recipe_hash']})"
     if facts.get("headway") == __version__:
         raise UserError(f"{told}: {DAMAGED}; {REMEDIES['recipe.yaml']}")
-    print(f"warning: {told}: it was changed, or the version that wrote it counted otherwise", file=sys.stderr)
+    print(f"warning: {told}: it was changed, or written by a version that computed hashes differently", file=sys.stderr)

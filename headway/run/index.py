@@ -1,9 +1,8 @@
-"""The runs in a folder, at once, however many there are: what was read is kept, and read again where it changed.
+"""An index of the runs in a folder, so that listing is fast: only runs that changed are read again.
 
-The index lies among the caches, so a folder that cannot be written has one too, and one that somebody sends brings none
-along. It may be deleted at any time. Whether a run has changed is told by its files: their places on the disk, sizes
-and times, of which the last (of a file's entry itself) nobody can set. What happens now is never kept: a run that is
-being trained is read every time, as is one whose files are younger than a moment.
+The index is in the cache folder, so read-only run folders have one too, and it does not travel with a run folder. It
+may be deleted at any time. Changes are detected by the inodes, sizes and times of a run's files, including ctime, which
+users cannot set. Runs in training are never cached, nor are runs whose files changed a moment ago.
 """
 
 import hashlib
@@ -28,21 +27,21 @@ from headway.scoring.metrics import parsed
 FORMAT = 1
 FILES = ("run.json", "recipe.yaml", "scores.json", "audit.json", "seal.json", "events.jsonl", "metrics.jsonl", "lock")
 MOMENT = 0.1
-"""Seconds. A file that is younger may change once more without its times showing it."""
+"""In seconds. A file that changed more recently may change again within the resolution of its times."""
 
 
 @dataclass(frozen=True)
 class ListedRun:
-    """What a list of runs shows of one; or why it cannot be read."""
+    """A run as shown in a list, or the reason why it cannot be read."""
 
     folder: Path
     created: str = ""
     headline: str = ""
-    """The metric that it is judged by; empty where its folder does not say so."""
+    """The main metric; empty if the folder does not state it."""
     scores: Mapping[str, float | None] | None = None
-    """By name, without those of single classes."""
+    """Values by name, without those of single classes."""
     failed: tuple[str, ...] = ()
-    """Audits."""
+    """Failed audits."""
     warned: tuple[str, ...] = ()
     sealed: bool = True
     state: RunState | None = None
@@ -54,7 +53,7 @@ class ListedRun:
 
 
 def list_runs(runs: Path) -> list[ListedRun]:
-    """Every run in a folder, oldest first; those that cannot be read say so, and hide none of the others."""
+    """Every run in a folder, oldest first. Unreadable runs are listed with the reason."""
     home = _home_of(runs)
     known, kept, rows = _read(home), {}, []
     now, changed = time.time(), False
@@ -67,7 +66,7 @@ def list_runs(runs: Path) -> list[ListedRun]:
             row, changed = listed(folder), True
             is_running = row.state is not None and row.state.is_running
             if not is_running and youngest < now - MOMENT and _stamp(folder)[0] == stamp:
-                kept[name] = {"stamp": stamp, **_told(row)}
+                kept[name] = {"stamp": stamp, **_entry_of(row)}
         rows.append(row)
     if changed or kept.keys() != known.keys():
         _write(home, kept)
@@ -75,7 +74,7 @@ def list_runs(runs: Path) -> list[ListedRun]:
 
 
 def listed(folder: Path) -> ListedRun:
-    """One run, as if nobody had looked before."""
+    """Read one run, without the index."""
     try:
         read, is_sealed = read_several(folder, FILES[:4])
         facts = parse_json(read["run.json"] or b"", folder / "run.json")
@@ -102,7 +101,7 @@ def _by_verdict(folder: Path, report: Any) -> dict[str, tuple[str, ...]]:
     try:
         found = [(str(one["verdict"]), str(one["audit"])) for one in report.get("findings", [])]
     except (AttributeError, KeyError, TypeError):
-        raise UnreadableError(folder / "audit.json", f"{DAMAGED}; remove it, and audit again") from None
+        raise UnreadableError(folder / "audit.json", f"{DAMAGED}; remove it and audit again") from None
     return {word: tuple(audit for verdict, audit in found if verdict == word) for word in ("fail", "warn")}
 
 
@@ -110,7 +109,7 @@ def _by_verdict(folder: Path, report: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _stamp(folder: Path) -> tuple[str, float]:
-    """What the files of a run look like from outside, and when the youngest of them was changed."""
+    """A hash of the file attributes of a run, and the time of the latest change."""
     seen, youngest, home = [], 0.0, str(folder)
     for name in FILES:
         try:
@@ -123,7 +122,7 @@ def _stamp(folder: Path) -> tuple[str, float]:
     return hashlib.blake2b(repr(seen).encode(), digest_size=12).hexdigest(), youngest
 
 
-def _told(row: ListedRun) -> dict[str, Any]:
+def _entry_of(row: ListedRun) -> dict[str, Any]:
     told = {name: value for name, value in asdict(row).items() if name not in ("folder", "state")}
     if row.state is None:
         return {**told, "state": None}
@@ -131,7 +130,7 @@ def _told(row: ListedRun) -> dict[str, Any]:
 
 
 def _restored(folder: Path, entry: Mapping[str, Any]) -> ListedRun | None:
-    """None where this is not what is written here."""
+    """The run from an index entry; None if the entry is not valid."""
     try:
         told, state = dict(entry), entry["state"]
         del told["stamp"]
@@ -147,12 +146,12 @@ def _home_of(runs: Path) -> Path | None:
     try:
         place = hashlib.blake2b(os.fsencode(runs.resolve()), digest_size=12).hexdigest()
         return cache_folder() / "runs" / f"{place}.json"
-    except (OSError, RuntimeError):  # this user has no home folder
+    except (OSError, RuntimeError):  # the user has no home folder
         return None
 
 
 def _read(home: Path | None) -> dict[str, Any]:
-    """By name; nothing where there is no index, or none of ours."""
+    """The index entries by name; empty if there is no valid index."""
     try:
         head, _, content = read_bytes(home).partition(b"\n") if home else (b"", b"", b"")
         if head.decode() != f"{__version__} {FORMAT} {checksum(content)}":
@@ -164,7 +163,7 @@ def _read(home: Path | None) -> dict[str, Any]:
 
 
 def _write(home: Path | None, kept: Mapping[str, Any]) -> None:
-    """If it can be; it is only about time."""
+    """Write the index; failures are ignored, since it only saves time."""
     content = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
     try:
         if home is not None:

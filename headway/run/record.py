@@ -1,6 +1,6 @@
-"""What a run's folder tells without its recipe: facts, how it ended, its scores. Nothing here needs torch.
+"""Read a run's folder without its recipe: facts, status, scores. Nothing here needs torch.
 
-Who lists hundreds of runs wants no more than that, and at once; who goes on with one opens it (`folder.py`).
+This is enough for listing hundreds of runs quickly; `folder.py` opens a run for further work.
 """
 
 import os
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 class RunRecord:
-    """A run folder, looked at from outside."""
+    """A run folder, read without its recipe."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -42,11 +42,11 @@ class RunRecord:
         return list(read_scores(self.folder).values())
 
     def check_format(self) -> None:
-        """Whether this version can read it."""
+        """Raise a UserError if this version cannot read the run."""
         check_format(self.folder, self.facts)
 
     def recipe_text(self) -> str:
-        """As it was written; what it means is another question."""
+        """The text of recipe.yaml, not parsed."""
         try:
             content = read_sealed(self.folder / "recipe.yaml")
         except FileNotFoundError:
@@ -61,20 +61,20 @@ def all_runs(runs: Path) -> list[RunRecord]:
         run = RunRecord(path.parent)
         try:
             run.check_format()
-            _ = run.recipe_text(), run.status, run.scores()  # can they be read?
+            _ = run.recipe_text(), run.status, run.scores()  # check that they can be read
             found.append((str(run.facts.get("created", "")), run.name, run))
         except UserError as error:
-            print(f"passing over {run.name}: {error}", file=sys.stderr)
+            print(f"skipping {run.name}: {error}", file=sys.stderr)
     return [run for *_, run in sorted(found, key=lambda one: one[:2])]
 
 
 def run_names(runs: Path) -> list[str]:
-    """What the runs in a folder are called; none of them is opened."""
+    """The names of the runs in a folder, without opening any."""
     return [path.parent.name for path in _run_files(runs)]
 
 
 def _run_files(runs: Path) -> list[Path]:
-    """Of those that have a name: what is being made begins with a dot."""
+    """The run.json files of all runs. Folders that begin with a dot are still being created."""
     try:
         with os.scandir(runs) as found:
             names = sorted(one.name for one in found if not one.name.startswith("."))
@@ -84,14 +84,14 @@ def _run_files(runs: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a run was made there. One that has lost its run.json is told by what else it has, and named as damaged.
-    (Studies and searches are sealed, too, and have no checkpoints.)"""
+    """Whether a folder is a run. A run that lost its run.json is recognised by its other files, and reported as
+    damaged. (Studies and searches have a seal too, but no checkpoints.)"""
     there = os.path.lexists
     return there(folder / "run.json") or (there(folder / "seal.json") and there(folder / "checkpoints"))
 
 
 def is_of_another(folder: Path, recipe_hash: str) -> bool:
-    """Whether a folder has this name already, and holds what another recipe has made."""
+    """Whether the folder exists and belongs to another recipe."""
     try:
         return folder.exists() and read_json(folder / "run.json").get("recipe_hash") != recipe_hash
     except UserError:
@@ -99,7 +99,7 @@ def is_of_another(folder: Path, recipe_hash: str) -> bool:
 
 
 def check_format(folder: Path, facts: Any) -> None:
-    """Whether this version can read what was written with these facts."""
+    """Raise a UserError if this version cannot read a folder with these facts."""
     if not isinstance(facts, dict):
         raise UnreadableError(folder / "run.json", f"expected keys and values; {DAMAGED}")
     if not isinstance(facts.get("format"), int) or facts["format"] > FORMAT:
@@ -110,9 +110,9 @@ def check_format(folder: Path, facts: Any) -> None:
 
 
 def check_recipe_text(folder: Path, content: bytes | None) -> str:
-    """What recipe.yaml holds, if that can be a recipe."""
+    """The text of recipe.yaml, or a UserError if it cannot be a recipe."""
     if content is None:
-        raise UserError(f"{folder} is not a whole run: recipe.yaml is missing")
+        raise UserError(f"{folder} is an incomplete run: recipe.yaml is missing")
     text = as_text(content, folder / "recipe.yaml")
     if not re.search(r"^\w+:", text, re.MULTILINE):
         raise UnreadableError(folder / "recipe.yaml", f"it is empty; {DAMAGED}")
@@ -120,7 +120,7 @@ def check_recipe_text(folder: Path, content: bytes | None) -> str:
 
 
 def read_status(folder: Path) -> Status:
-    """How the run in this folder stands, by its run.json."""
+    """The status of a run from its run.json."""
     return status_in(folder, read_json(folder / "run.json"))
 
 
@@ -132,7 +132,7 @@ def status_in(folder: Path, facts: Mapping[str, Any]) -> Status:
 
 
 def read_scores(folder: Path) -> dict[str, Score]:
-    """By name; none where it was not scored yet."""
+    """The scores by name; empty if the run was not scored yet."""
     try:
         content = read_sealed(folder / "scores.json")
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def scores_in(folder: Path, content: bytes | None) -> list[Score]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What one of Headway's own files holds, if it is what was written."""
+    """Read one of Headway's own JSON files and check its seal."""
     try:
         return _keys_and_values(path)
     except FileNotFoundError as error:

@@ -1,7 +1,7 @@
-"""How far each run is, told by its folder alone: whether it is being trained, since when, at which step, how it ended.
+"""The state of a run, from its folder alone: whether it is training, since when, at which step, how it ended.
 
-run.json says how training last came to rest, events.jsonl what happened since, metrics.jsonl how far it got, and the
-lock whether a process is at it. Nobody needs to ask that process.
+run.json says how training last ended, events.jsonl what happened since, metrics.jsonl the last step, and the lock
+whether a process is training it. The process itself is not asked.
 """
 
 import json
@@ -18,23 +18,23 @@ from headway.core.status import State, Status
 from headway.run.record import read_json, status_in
 
 TAIL = 1 << 13
-"""Bytes in which the last whole line of metrics surely is."""
+"""The last complete line of metrics lies within so many bytes of the end."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """How a run stands at this moment."""
+    """The present state of a run."""
 
     status: Status
-    """How it came to rest, if it has: what run.json says, or the error that ended it since."""
+    """How training last ended: what run.json says, or an error since then."""
     process: int | None
-    """That is training it now."""
+    """The id of the process that is training it now, if any."""
     since: str | None
-    """When that began, or began last; None in folders of versions that did not write it down."""
+    """When training last began; None in folders of older versions, which did not record it."""
     step: int
     total: int | None
     last: Event | None
-    """What happened last."""
+    """The last event."""
 
     @property
     def is_running(self) -> bool:
@@ -52,14 +52,14 @@ class RunState:
 
 
 def state_of(folder: Path, facts: Mapping[str, Any] | None = None) -> RunState:
-    """Of the run in this folder; `facts`: what its run.json holds, if that was read already."""
+    """The state of the run in this folder; `facts` is the content of run.json, if already read."""
     facts = read_json(folder / "run.json") if facts is None else facts
     status, events = status_in(folder, facts), read_turns(folder)
     began = last(events, Began)
-    # Which of them came last is told by the order of the lines: a short run begins and ends within a tick of the clock.
+    # Ordered by line, not by time: a short run begins and ends within one tick of the clock.
     turn = next((event for event in reversed(events) if isinstance(event, Began | Ended)), None)
     if isinstance(turn, Began):
-        if status.is_end or status.is_interrupted:  # which was before it went on
+        if status.is_end or status.is_interrupted:  # that end came before training continued
             status = Status(State.STARTED)
     elif turn is not None and turn.status.state is State.FAILED:
         status = turn.status
@@ -71,7 +71,7 @@ def state_of(folder: Path, facts: Mapping[str, Any] | None = None) -> RunState:
 
 
 def _last_step(folder: Path) -> int:
-    """From the end of metrics.jsonl: the whole of it may be long."""
+    """The last step in metrics.jsonl. Only the end is read, since the file may be long."""
     try:
         with opened(folder / "metrics.jsonl") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
@@ -81,6 +81,6 @@ def _last_step(folder: Path) -> int:
     for line in reversed(lines):
         try:
             return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # half a line
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # an incomplete line
             continue
     return 0

@@ -1,1 +1,1 @@
-"""Scaling laws of what was measured: points from a table, what follows from them, and pictures of it."""
+"""Scaling laws: read points from a table, fit and analyse them, and draw figures."""

@@ -1,8 +1,8 @@
-"""What follows from the points: the law, the parabolas, how well they predict held-out budgets, and what to train.
+"""The scaling analysis of a set of points: law, parabolas, prediction of held-out budgets, and what model to train.
 
-Two ways to the same answer stand side by side, as in Hoffmann et al. (https://arxiv.org/abs/2203.15556): minima of
-parabolas, budget by budget, and the minimum of one law fitted to all points. Where they disagree by more than their
-intervals, the form of the law is wrong, or the sizes are too far apart.
+Two methods are used side by side, as in Hoffmann et al. (https://arxiv.org/abs/2203.15556): the minima of a parabola
+per budget, and the minimum of one law fitted to all points. If they disagree by more than their intervals, the form of
+the law is wrong, or the sizes are too far apart.
 """
 
 import math
@@ -27,19 +27,19 @@ from headway.stats.scaling import (
     optimum_exponents,
 )
 
-_FLOOR = 0.02  # of the lowest loss: an interval of E that goes below this says nothing of it
+_FLOOR = 0.02  # relative to the lowest loss: if the interval of E goes below this, E is not determined
 FARTHEST = 1000.0
-"""Times the largest budget, or below the smallest: beyond that what a law says is no advice."""
+"""How many times beyond the largest budget, or below the smallest, the law may be extrapolated for advice."""
 _MISSING = {
     "few sizes": "it has fewer than four sizes",
-    "smaller": "its losses still fall towards the smallest size: smaller ones are missing",
-    "larger": "its losses still fall towards the largest size: larger ones are missing",
+    "smaller": "its losses still decrease towards the smallest size, so smaller ones are missing",
+    "larger": "its losses still decrease towards the largest size, so larger ones are missing",
     "no minimum": "its parabola opens downwards",
 }
 
 
 class WithInterval(NamedTuple):
-    """A number, and the 95 % interval of resamples."""
+    """A number with its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -48,19 +48,19 @@ class WithInterval(NamedTuple):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A budget, as the law of all others sees it."""
+    """A budget as predicted by the law fitted to all others."""
 
     flops: float
     points: int
     error: float
-    """Root mean square of log L: about what part of the loss it is."""
+    """Root mean square error of log L, which is about the relative error of the loss."""
     bias: float
-    """Their mean: more than 0 where the budget turned out worse than the others said."""
+    """Mean error of log L: above 0 if the measured losses are worse than predicted."""
 
 
 @dataclass(frozen=True)
 class Convention:
-    """The same points, with parameters counted in another way."""
+    """The exponents with parameters counted in another way."""
 
     name: str
     alpha: WithInterval
@@ -68,12 +68,12 @@ class Convention:
     parameters_exponent: WithInterval
     tokens_exponent: WithInterval
     curves_exponent: WithInterval | None
-    """That of parameters by parabolas."""
+    """The exponent of parameters by parabolas."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """How to spend so many FLOPs."""
+    """How to spend a budget of FLOPs."""
 
     flops: float
     parameters: WithInterval
@@ -82,12 +82,12 @@ class Advice:
     by_curves: tuple[WithInterval, WithInterval] | None
     """Parameters and tokens by the power laws through the minima of parabolas."""
     beyond: float
-    """How many times as much as the largest budget that was tried, or as little as the smallest; 1 in between."""
+    """The factor beyond the largest trained budget, or below the smallest; 1 in between."""
     notes: list[str]
 
     @property
     def is_usable(self) -> bool:
-        """Whether a law may be asked so far from what it was fitted to."""
+        """Whether the budget is near enough to the fitted ones."""
         return self.beyond <= FARTHEST
 
     def as_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class ScalingAnalysis:
     curves: IsoFlop
     left_out: list[LeftOut]
     conventions: list[Convention]
-    """The first is the one that all else rests on; the only one, where a table counts parameters in one way."""
+    """The first is the one used for everything else, and the only one if the table counts parameters in one way."""
 
     @property
     def law(self) -> dict[str, WithInterval]:
@@ -119,8 +119,8 @@ class ScalingAnalysis:
 
     @property
     def exponents(self) -> dict[str, WithInterval]:
-        """Powers of C: of parameters and tokens of the best model, and of its loss above E; by the law, and by
-        parabolas where these are to be had."""
+        """Exponents of C: of parameters and tokens of the best model, and of its loss above E; by the law, and by
+        parabolas if there are any."""
         names = ("parameters", "tokens")
         whole, drawn = (optimum_exponents(rows, self.fit.cost) for rows in (self.fit.law.row, self.fit.resamples))
         found = {name: self._estimate(whole[k], drawn[k]) for k, name in enumerate(names)}
@@ -135,7 +135,7 @@ class ScalingAnalysis:
         return WithInterval(float(value), *self.fit.interval(drawn))
 
     def advise(self, flops: float) -> Advice:
-        """The best model for so many FLOPs, by the law."""
+        """The best model for a budget of FLOPs, by the law."""
         whole, drawn = (optimum(rows, self.fit.cost, flops) for rows in (self.fit.law.row, self.fit.resamples))
         n, d, loss = (self._estimate(a, b) for a, b in zip(whole, drawn, strict=True))
         spent, by_curves = self.table.points.flops, None
@@ -149,7 +149,7 @@ class ScalingAnalysis:
         return Advice(flops, n, d, loss, by_curves, beyond, notes)  # pyright: ignore[reportArgumentType]
 
     def flops_for(self, loss: float) -> WithInterval:
-        """What the best model of this loss costs; infinite where none reaches it."""
+        """The FLOPs of the best model with this loss; infinite if none reaches it."""
         cost = self.fit.cost
         drawn = flops_for(self.fit.resamples, cost, loss)
         return self._estimate(flops_for(self.fit.law.row[None], cost, loss)[0], drawn)
@@ -161,8 +161,8 @@ class ScalingAnalysis:
             budget = spent.max() if flops > spent.max() else spent.min()
             if beyond > FARTHEST:
                 yield (
-                    f"not to be used: {flops:.3g} FLOPs lie a factor of {beyond:.3g} {side} budget that was tried, "
-                    f"{budget:.3g}; nothing in these points tells how a law goes on over more than {FARTHEST:g}"
+                    f"not usable: {flops:.3g} FLOPs are a factor of {beyond:.3g} {side} trained budget, "
+                    f"{budget:.3g}; these points cannot support an extrapolation by more than {FARTHEST:g}"
                 )
                 return
             yield f"extrapolated by a factor of {beyond:.3g} {side} budget, {budget:.3g} FLOPs"
@@ -170,31 +170,35 @@ class ScalingAnalysis:
                 last = self.left_out[-1]
                 step = last.flops / self.left_out[-2].flops
                 yield (
-                    f"a test of that: from the budgets below it, {last.flops:.3g} FLOPs ({step:.2g} times the next) "
-                    f"was told with an error of {100 * last.error:.2g} % of the loss"
+                    f"a test of such an extrapolation: from the budgets below it, {last.flops:.3g} FLOPs ({step:.2g} "
+                    f"times the next) was predicted with an error of {100 * last.error:.2g} % of the loss"
                 )
         if not sizes.min() <= parameters.value <= sizes.max():
             side, end = ("more", sizes.max()) if parameters.value > sizes.max() else ("fewer", sizes.min())
             times = max(parameters.value / end, end / parameters.value)
-            yield f"no model of that size was tried: {times:.3g} times {side} parameters than any ({end:.3g})"
+            yield f"no model of that size was trained: {times:.3g} times {side} parameters than any ({end:.3g})"
         if not (self.fit.law.alpha > 0 and self.fit.law.beta > 0):
-            yield "one exponent of the law is not above 0: by the law there is no best size"
+            yield "one exponent of the law is not above 0, so by the law there is no best size"
 
     def notes(self) -> list[str]:
-        """What a reader should know beside the numbers."""
+        """Caveats about the results."""
         found, fit, law = self.table.notes(), self.fit, self.law
         if not self.table.groups:
-            found.append("the points do not lie at common budgets: no parabolas, and no budget to leave out")
+            found.append("the points have no common budgets, so there are no parabolas and no held-out budgets")
         for curve in self.curves.curves:
             if curve.missing:
                 found.append(f"{curve.budget:.3g} FLOPs has no minimum among its sizes: {_MISSING[curve.missing]}")
         if self.table.groups and self.curves.parameters is None:
-            found.append("fewer than two budgets have a minimum among their sizes: no power law through minima")
+            found.append(
+                "fewer than two budgets have a minimum among their sizes, so there is no power law through minima"
+            )
         if many := len(fit.below_floor):
             lie = f"{many} points lie" if many > 1 else "1 point lies"
-            found.append(f"{lie} below the floor of the law, E = {fit.law.E:.4g}: it is not the floor of these losses")
+            found.append(f"{lie} below the floor of the law, E = {fit.law.E:.4g}, so E is not the true floor")
         if law["E"].low < _FLOOR * self.table.points.loss.min():
-            found.append("the floor E cannot be told from 0 by these points, and the other parameters lean on it")
+            found.append(
+                "the floor E cannot be distinguished from 0 with these points, and the other parameters depend on it"
+            )
         if many := len(fit.outliers):
             lie = f"{many} points lie" if many > 1 else "1 point lies"
             limit = OUTLYING * max(fit.spread, 1e-4)
@@ -202,11 +206,11 @@ class ScalingAnalysis:
             count = "count as outliers" if many > 1 else "counts as outlier"
             found.append(
                 f"{lie} more than {100 * limit:.2g} % off the law ({OUTLYING:g} robust standard deviations) and "
-                f"{count}; the Huber loss holds {them} down: without {them} "
+                f"{count}; the Huber loss limits the influence of {them}: without {them} "
                 f"α is {alone.alpha:.4g} and β {alone.beta:.4g}"
             )
         if fit.law.alpha <= 0 or fit.law.beta <= 0:
-            found.append("an exponent of the law is not above 0: the loss does not fall in that direction")
+            found.append("an exponent of the law is not above 0: the loss does not decrease in that direction")
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -247,7 +251,7 @@ class ScalingAnalysis:
 
 
 def analyse(table: PointTable, resamples: int = RESAMPLES) -> ScalingAnalysis:
-    """Everything that can be said of these points."""
+    """Analyse these points completely."""
     points, groups = table.points, table.groups
     fit, curves = fit_law(points, resamples), isoflop(points, groups, resamples)
     errors = left_out(fit, groups) if len(groups) > 2 else []
@@ -261,7 +265,7 @@ def analyse(table: PointTable, resamples: int = RESAMPLES) -> ScalingAnalysis:
 
 
 def _recounted(table: PointTable, fit: Fit, name: str, parameters: np.ndarray, resamples: int) -> Convention:
-    """The same with other numbers of parameters. A ninth of the grid will do beside the minima that are known."""
+    """Repeat the analysis with other parameter counts, starting from the known minima and a ninth of the grid."""
     points = replace(table.points, parameters=parameters)
     starts = np.concatenate([fit.minima, grid_of_starts()[::9]])
     again = fit_law(points, resamples, starts)
@@ -281,7 +285,7 @@ def _as_json(convention: Convention) -> dict[str, Any]:
 
 
 def _finite(tree: Any) -> Any:
-    """JSON knows no infinity."""
+    """Replace infinity and NaN, which JSON does not have, by null."""
     if isinstance(tree, dict):
         return {key: _finite(value) for key, value in tree.items()}
     if isinstance(tree, list):

@@ -1,5 +1,4 @@
-"""The pictures of a scaling law: losses and what they would be at best, parabolas, the best sizes, the surface, and
-what the law leaves unexplained."""
+"""The figures of a scaling law: losses by FLOPs, parabolas, the best sizes, the loss surface, and residuals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from headway.draw.plots import Ink, Plot, PlottedLine, PlottedPoints, ramp
 from headway.scaling.analysis import ScalingAnalysis
 from headway.stats.scaling import OUTLYING, optimum
 
-_FINE = 60  # places on a line
+_FINE = 60  # points on a line
 _LEVELS = 9  # contours
 LOSS = "loss, nats per token"
 
 
 @dataclass(frozen=True)
 class Traces:
-    """How losses fell while models were trained: of each size, the FLOPs spent and the loss seen there."""
+    """Training curves: for each size, the FLOPs spent and the loss at that point."""
 
     by_size: Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
@@ -37,11 +36,11 @@ def figures(found: ScalingAnalysis, traces: Traces | None = None) -> list[Scalin
 
 
 def against_flops(found: ScalingAnalysis, traces: Traces | None = None) -> ScalingFigure:
-    """Losses by FLOPs, what they were on the way, and what the best size would have."""
+    """Losses by FLOPs, with training curves and the predicted loss of the best size."""
     points, lines, marks = found.table.points, [], []
     if traces is not None:
         inks = ramp(len(traces.by_size), 1)
-        named = {0, len(inks) - 1}  # the others lie in between, in order
+        named = {0, len(inks) - 1}  # the others lie in between in order
         for k, ((name, (x, y)), ink) in enumerate(zip(traces.by_size.items(), inks, strict=True)):
             lines.append(PlottedLine(x, y, ink, name if k in named else "", thin=True))
         spent, lowest = envelope(traces)
@@ -53,10 +52,10 @@ def against_flops(found: ScalingAnalysis, traces: Traces | None = None) -> Scali
         drawn = [found.fit.interval(optimum(found.fit.resamples, found.fit.cost, c)[2]) for c in flops]
         low, high = (list(ends) for ends in zip(*drawn, strict=True))
         lines.append(PlottedLine(flops.tolist(), best.tolist(), Ink(3), "best by the law", low, high))
-    on_the_way = " Thin: how they fell on the way, a line per size, the largest strongest; dashed: the lowest of them."
+    on_the_way = " Thin lines: training curves, one per size, stronger for larger sizes. Dashed: their lower envelope."
     caption = (
-        f"Loss against FLOPs: a point for each of {len(points)} models when its training had ended, and the loss of "
-        f"the best size by the law, with its 95 % interval.{on_the_way if traces else ''}"
+        f"Loss against FLOPs: one point for each of {len(points)} models at the end of training, and the loss of "
+        f"the best size by the law with its 95 % interval.{on_the_way if traces else ''}"
     )
     top = float(points.loss.max())
     bottom = min([float(points.loss.min()), *(v for line in lines for v in line.y if np.isfinite(v))])
@@ -65,7 +64,7 @@ def against_flops(found: ScalingAnalysis, traces: Traces | None = None) -> Scali
 
 
 def envelope(traces: Traces) -> tuple[list[float], list[float]]:
-    """The lowest loss that any size had for so many FLOPs, or fewer."""
+    """The lowest loss that any size had with at most this many FLOPs."""
     every = sorted((x, y) for xs, ys in traces.by_size.values() for x, y in zip(xs, ys, strict=True))
     spent, lowest = [], []
     for x, y in every:
@@ -76,7 +75,7 @@ def envelope(traces: Traces) -> tuple[list[float], list[float]]:
 
 
 def parabolas(found: ScalingAnalysis) -> ScalingFigure | None:
-    """The losses of each budget by size, with the parabola through them and its minimum."""
+    """The losses of each budget by size, with the fitted parabola and its minimum."""
     curves = [curve for curve in found.curves.curves if curve.missing != "few sizes"]
     if not curves:
         return None
@@ -94,8 +93,8 @@ def parabolas(found: ScalingAnalysis) -> ScalingFigure | None:
         marks.append(PlottedPoints(at, losses, Ink(3), "", low, high, upright=False, hollow=True, size=4.2))
     without = [f"{curve.budget:.2g}" for curve in curves if curve.missing]
     caption = (
-        "Loss by size, for each budget, with a parabola in log N; rings: its minimum, with the 95 % interval of where "
-        f"it lies.{f' No minimum among the sizes at {chr(44).join(without)} FLOPs.' if without else ''}"
+        "Loss by size for each budget, with a fitted parabola in log N. Rings: its minimum with the 95 % interval of "
+        f"its position.{f' No minimum among the sizes at {chr(44).join(without)} FLOPs.' if without else ''}"
     )
     top, bottom = float(points.loss.max()), float(points.loss.min())
     within = (bottom * 0.985, top * 1.02)
@@ -104,7 +103,7 @@ def parabolas(found: ScalingAnalysis) -> ScalingFigure | None:
 
 
 def best_sizes(found: ScalingAnalysis) -> ScalingFigure | None:
-    """Parameters and tokens of the best model by budget, both ways."""
+    """Parameters and tokens of the best model by budget, by parabolas and by the law."""
     iso, spent = found.curves, found.table.points.flops
     if iso.parameters is None or iso.tokens is None:
         return None
@@ -125,15 +124,15 @@ def best_sizes(found: ScalingAnalysis) -> ScalingFigure | None:
     marks.append(PlottedPoints(budgets, at, Ink(2), "", low, high))
     of_n, of_d = found.exponents["parameters_by_curves"], found.exponents["tokens_by_curves"]
     caption = (
-        f"The best model by budget: parameters grow as C^{of_n.value:.3f} [{of_n.low:.3f}, {of_n.high:.3f}], tokens as "
-        f"C^{of_d.value:.3f} [{of_d.low:.3f}, {of_d.high:.3f}], by the minima of parabolas (points, lines and their "
-        "95 % bands); dashed: by the law."
+        f"The best model by budget: parameters grow as C^{of_n.value:.3f} [{of_n.low:.3f}, {of_n.high:.3f}], tokens "
+        f"as C^{of_d.value:.3f} [{of_d.low:.3f}, {of_d.high:.3f}], by the minima of parabolas (points, and lines with "
+        "95 % bands). Dashed: by the law."
     )
     return ScalingFigure(Plot("FLOPs of training", "parameters, tokens", caption, lines, marks).svg(), caption)
 
 
 def surface(found: ScalingAnalysis) -> ScalingFigure:
-    """Contours of the fitted loss over parameters and tokens, with the ladder on it."""
+    """Contours of the fitted loss over parameters and tokens, with the points of the ladder."""
     points, law = found.table.points, found.fit.law
     n = np.geomspace(points.parameters.min() / 1.3, points.parameters.max() * 1.3, 4 * _FINE)
     bottom, top = points.tokens.min() / 1.3, points.tokens.max() * 1.3
@@ -141,7 +140,7 @@ def surface(found: ScalingAnalysis) -> ScalingFigure:
     levels = np.quantile(fitted, np.linspace(0.02, 0.98, _LEVELS))
     lines = []
     for level, ink in zip(levels, ramp(_LEVELS, 1)[::-1], strict=True):
-        left = level - law.E - law.A / n**law.alpha  # what tokens may add to it
+        left = level - law.E - law.A / n**law.alpha  # the remaining term B/D^β
         with np.errstate(all="ignore"):
             d = np.where(left > 0, (law.B / np.where(left > 0, left, 1.0)) ** (1 / law.beta), np.nan)
         d = np.where((d >= bottom) & (d <= top), d, np.nan)
@@ -153,15 +152,15 @@ def surface(found: ScalingAnalysis) -> ScalingFigure:
         lines.append(PlottedLine(best_n.tolist(), best_d.tolist(), Ink(3), "best", dashed=True))
     marks = [PlottedPoints(points.parameters.tolist(), points.tokens.tolist(), Ink(2, 0.8), size=2.6)]
     caption = (
-        "The fitted loss over parameters and tokens, in nats: a line for each level, the lowest strongest; points: the "
-        "models of the ladder; dashed: the best size for each budget."
+        "Contours of the fitted loss (nats) over parameters and tokens, stronger for lower losses. Points: the models "
+        "of the ladder. Dashed: the best size for each budget."
     )
     plot = Plot("parameters", "tokens", caption, lines, marks, within=(bottom, top))
     return ScalingFigure(plot.svg(), caption)
 
 
 def residuals(found: ScalingAnalysis) -> ScalingFigure:
-    """What the law does not explain, point by point."""
+    """The residuals of the law, point by point."""
     points, off = found.table.points, 100 * found.fit.residuals
     limit = 100 * OUTLYING * max(found.fit.spread, 1e-4)
     far = set(found.fit.outliers.tolist())
@@ -176,7 +175,7 @@ def residuals(found: ScalingAnalysis) -> ScalingFigure:
             PlottedPoints(flops[sorted(far)].tolist(), off[sorted(far)].tolist(), Ink(3), "outliers", size=3.4)
         )
     caption = (
-        f"What the law leaves: measured less fitted loss, in percent; dashed: {OUTLYING:g} robust standard deviations, "
+        f"Residuals: measured minus fitted loss, in percent. Dashed: {OUTLYING:g} robust standard deviations, "
         f"beyond which a point is an outlier ({len(far)} of {len(points)})."
     )
     plot = Plot("FLOPs of training", "percent of the loss", caption, lines, marks, (True, False))
@@ -184,16 +183,16 @@ def residuals(found: ScalingAnalysis) -> ScalingFigure:
 
 
 def page(found: ScalingAnalysis, traces: Traces | None = None) -> str:
-    """Everything as one HTML file."""
+    """The analysis as one HTML page."""
     points, names = found.table.points, {"E": "E", "A": "A", "B": "B", "alpha": "α", "beta": "β"}
     law = PictureTable(
         ["", "estimate", "95 % interval"],
         [[names[key], f"{one.value:.4g}", f"[{one.low:.4g}, {one.high:.4g}]"] for key, one in found.law.items()],
     )
-    told = {"parameters": "parameters of the best model", "tokens": "its tokens", "loss": "its loss above E"}
+    told = {"parameters": "parameters of the best model", "tokens": "its training tokens", "loss": "its loss above E"}
     told |= {f"{key}_by_curves": f"{told[key]}, by parabolas" for key in ("parameters", "tokens")}
     powers = PictureTable(
-        ["power of FLOPs", "estimate", "95 % interval"],
+        ["exponent of FLOPs", "estimate", "95 % interval"],
         [[told[key], f"{one.value:.4f}", f"[{one.low:.4f}, {one.high:.4f}]"] for key, one in found.exponents.items()],
     )
     lead = [

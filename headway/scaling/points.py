@@ -1,7 +1,7 @@
-"""Points of a scaling law from a table: a row per trained model, with its parameters, tokens, FLOPs and loss.
+"""Read the points of a scaling law from a table: one row per trained model, with parameters, tokens, FLOPs and loss.
 
-Two of the first three are enough: FLOPs are 6·N·D where nobody has counted them. Columns are known by the names that
-people give them; what is wrong with a table is said before anything is fitted to it, with the row it is wrong in.
+Parameters and one of tokens and FLOPs are enough; FLOPs are taken as 6·N·D if they are not given. Columns are
+recognized by their usual names. Mistakes in a table are reported before anything is fitted, with the row they are in.
 """
 
 import csv
@@ -16,7 +16,7 @@ import numpy as np
 from headway.core.errors import UserError, did_you_mean
 from headway.core.reading import read_text
 from headway.stats.isoflop import budgets_of
-from headway.stats.scaling import FEWEST, Points
+from headway.stats.scaling import MIN_POINTS, Points
 
 NAMES = {
     "parameters": ("parameters", "params", "n", "nparams", "numparams", "numparameters", "modelsize", "size"),
@@ -24,41 +24,41 @@ NAMES = {
     "flops": ("flops", "flop", "c", "compute", "trainingflops", "trainingflop", "totalflops", "trainingcompute"),
     "loss": ("loss", "l", "validloss", "valloss", "validationloss", "evalloss", "testloss", "finalloss"),
 }
-"""What columns are called; small letters, and letters alone."""
+"""Usual column names, in lower case and reduced to letters."""
 COSTS = ("parameters", "tokens", "flops")
 UNITS = (*COSTS, "loss")
 MISSING = ("", "nan", "na", "n/a", "none", "null", "-", "inf", "-inf", "+inf", "infinity")
-_LARGEST_LOSS = 13.0  # nats per token: a blind guess among e^13 = 440,000 words, more than vocabularies have
-_BITS, _PERPLEXITY = ("bits", "bpb", "bpc", "bpt", "bpw"), ("perplexity", "ppl")  # in the name of a column of losses
-_SAME_UNITS = 100.0  # attention and tables move FLOPs from 6·N·D by less than this
+_LARGEST_LOSS = 13.0  # nats per token: a uniform guess among e^13 = 440,000 words, more than vocabularies have
+_BITS, _PERPLEXITY = ("bits", "bpb", "bpc", "bpt", "bpw"), ("perplexity", "ppl")  # in the name of a loss column
+_SAME_UNITS = 100.0  # attention and embedding tables change FLOPs from 6·N·D by less than this factor
 _LIKELY = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "10¹²", 1e15: "10¹⁵", 1e18: "10¹⁸"}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns are meant, and in which units they are."""
+    """The columns to use, and their units."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """parameters, tokens, flops, loss → the name of a column, where it is not one of the usual ones."""
+    """parameters, tokens, flops, loss → the name of a column, if it is not a usual one."""
     units: Mapping[str, float] = field(default_factory=dict)
-    """parameters, tokens, flops, loss → what the numbers in the table are multiplied by."""
+    """parameters, tokens, flops, loss → the factor for the numbers in the table."""
 
 
 @dataclass(frozen=True, eq=False)
 class PointTable:
     points: Points
-    """What can be fitted: finite, positive, each once."""
+    """The points to fit: finite, positive, without duplicates."""
     groups: list[np.ndarray]
-    """The places of each budget's points, cheapest first; empty where costs are spread over a range."""
+    """The indices of each budget's points, cheapest first; empty if costs are spread over a range."""
     source: str
     columns: dict[str, str]
-    """What is read from which column; where FLOPs or tokens are not, they follow from the others."""
+    """Which quantity is read from which column; missing FLOPs or tokens are computed from the others."""
     not_finite: int
-    """Rows without a loss, parameters, tokens or FLOPs that are a number: left out."""
+    """The number of rows left out because a value is not finite."""
     repeated: int
-    """Rows that are another row once more: left out."""
+    """The number of duplicate rows left out."""
     conventions: dict[str, np.ndarray] = field(default_factory=dict)
-    """Other columns that count parameters, by their name."""
+    """Other columns that count parameters, by name."""
 
     @property
     def _of_cost(self) -> list[str]:
@@ -71,33 +71,33 @@ class PointTable:
             left_out = "are left out" if self.not_finite > 1 else "is left out"
             found.append(f"{many} no finite loss (or no finite {', '.join(self._of_cost)}) and {left_out}")
         if self.repeated:
-            many = f"{self.repeated} rows repeat" if self.repeated > 1 else "1 row repeats"
-            found.append(f"{many} another to the last digit and {'count' if self.repeated > 1 else 'counts'} once")
+            many = f"{self.repeated} rows are" if self.repeated > 1 else "1 row is"
+            found.append(f"{many} an exact duplicate of another and {'count' if self.repeated > 1 else 'counts'} once")
         if "flops" not in self.columns:
-            found.append("FLOPs are not given and taken as 6·N·D")
+            found.append("FLOPs are not given and are taken as 6·N·D")
         if "tokens" not in self.columns:
-            found.append("tokens are not given and taken as FLOPs/(6·N)")
+            found.append("tokens are not given and are taken as FLOPs/(6·N)")
         return found
 
 
 def read_points(path: Path, choice: Choice | None = None) -> PointTable:
-    """A table from a file of comma- or tab-separated columns."""
+    """Read a table from a file with comma-, tab- or semicolon-separated columns."""
     choice = choice or Choice()
     try:
         text = read_text(path, through_links=True).removeprefix("\ufeff")
     except IsADirectoryError:
-        raise UserError(f"{path} is a folder; expected a table of points, as a .csv file") from None
+        raise UserError(f"{path} is a folder; expected a table of points in a .csv file") from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read {path}: {reason}") from None
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        raise UserError(f"{path} is empty; expected a header and a row per trained model")
+        raise UserError(f"{path} is empty; expected a header and one row per trained model")
     separator = max(",\t;", key=lines[0].count)
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator, strict=True)]
     except csv.Error as error:
-        raise UserError(f"{path}: this is not CSV ({error})") from None
+        raise UserError(f"{path} is not a valid CSV file ({error})") from None
     names, rows = rows[0], rows[1:]
     if all(_number(name) is not None for name in names):
         raise UserError(f"the first line of {path} holds numbers; it should name the columns: parameters,tokens,loss")
@@ -145,7 +145,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], source: str, choi
 
 
 def _columns(names: Sequence[str], source: str, choice: Choice) -> dict[str, int]:
-    """Where each of the four stands."""
+    """The index of each quantity's column."""
     found: dict[str, int] = {}
     for key, usual in NAMES.items():
         if given := choice.columns.get(key):
@@ -156,16 +156,16 @@ def _columns(names: Sequence[str], source: str, choice: Choice) -> dict[str, int
         known = {_plain(name): k for k, name in reversed(list(enumerate(names)))}
         for name in usual:
             if sum(name == _plain(other) for other in names) > 1:
-                raise UserError(f"{source}: two columns are called '{names[known[name]]}'; rename one ({key})")
+                raise UserError(f"{source}: two columns are named '{names[known[name]]}'; rename one ({key})")
         if place := next((known[name] for name in usual if name in known), None):
             found[key] = place
         elif place == 0:
             found[key] = 0
     for key in ("loss", "parameters"):
         if key not in found:
-            raise UserError(f"{source}: no column is called '{key}'{_nearest(key, names)}")
+            raise UserError(f"{source} has no column named '{key}'{_nearest(key, names)}")
     if "tokens" not in found and "flops" not in found:
-        raise UserError(f"{source}: neither tokens nor FLOPs are among its columns{_nearest('tokens', names)}")
+        raise UserError(f"{source} has neither a column of tokens nor of FLOPs{_nearest('tokens', names)}")
     return found
 
 
@@ -173,7 +173,7 @@ def _nearest(key: str, names: Sequence[str]) -> str:
     plain = {_plain(name): name for name in names}
     near = [name for word, name in plain.items() if any(usual in word for usual in NAMES[key] if len(usual) > 3)]
     meant = f"; did you mean --{key} '{near[0]}'?" if near else ""
-    return f"{meant or f'; say which it is with --{key}'}; there are: {', '.join(names)}"
+    return f"{meant or f'; name it with --{key}'}; there are: {', '.join(names)}"
 
 
 def _plain(name: str) -> str:
@@ -185,16 +185,16 @@ def _units(choice: Choice, places: Mapping[str, int]) -> dict[str, float]:
         if key not in UNITS:
             raise UserError(f"--unit {key}: expected one of {', '.join(UNITS)}{did_you_mean(key, UNITS)}")
         if key not in places:
-            raise UserError(f"--unit {key}: the table has no such column, and they follow from the others")
+            raise UserError(f"--unit {key}: the table has no such column; these values are computed from the others")
     return dict(choice.units)
 
 
 def _check_name_of_loss(name: str, source: str, units: Mapping[str, float]) -> None:
     plain = _plain(name)
     if any(word in plain for word in _PERPLEXITY):
-        raise UserError(f"{source}: '{name}' is called a perplexity; expected its logarithm, nats per token")
+        raise UserError(f"{source}: '{name}' looks like a perplexity; expected its logarithm, in nats per token")
     if "loss" not in units and any(word in plain for word in _BITS):
-        raise UserError(f"{source}: '{name}' is called bits; a bit is log 2 nats: --unit loss=0.693147")
+        raise UserError(f"{source}: '{name}' looks like bits; to convert to nats, give --unit loss=0.693147")
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -211,18 +211,18 @@ def _values(names: Sequence[str], rows: Sequence[Sequence[str]], source: str, ke
     found = np.full(len(rows), math.nan)
     for k, row in enumerate(rows):
         if place >= len(row):
-            raise UserError(f"{source}, row {k + 1}: {len(row)} cells, and '{names[place]}' is column {place + 1}")
+            raise UserError(f"{source}, row {k + 1}: only {len(row)} cells, but '{names[place]}' is column {place + 1}")
         if row[place].lower() in MISSING:
             continue
         value = _number(row[place])
         if value is None:
-            raise UserError(f"{source}, row {k + 1}: '{row[place]}' in column '{names[place]}' is no number ({key})")
+            raise UserError(f"{source}, row {k + 1}: '{row[place]}' in column '{names[place]}' is not a number ({key})")
         found[k] = value
     return found
 
 
 def _filled(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What is not given follows from the rest."""
+    """All four quantities; tokens or FLOPs that are not given are computed from the others."""
     n, loss = values["parameters"], values["loss"]
     tokens = values["tokens"] if "tokens" in values else values["flops"] / (6 * n)
     flops = values["flops"] if "flops" in values else 6 * n * tokens
@@ -235,35 +235,37 @@ def _check_positive(values: np.ndarray, finite: np.ndarray, source: str, name: s
         raise UserError(f"{source}, row {wrong[0] + 1}: '{name}' is {values[wrong[0]]:g}; expected more than 0")
 
 
-# --- what looks wrong ------------------------------------------------------------------------------------------------
+# --- plausibility ----------------------------------------------------------------------------------------------------
 
 
 def _check(points: Points, source: str, left_out: int, places: Mapping[str, int], choice: Choice) -> None:
-    if len(points) < FEWEST:
+    if len(points) < MIN_POINTS:
         also = f" ({left_out} more have no finite loss)" if left_out else ""
-        raise UserError(f"{source}: {len(points)} points{also} are too few for five parameters; expected {FEWEST}")
+        raise UserError(
+            f"{source}: {len(points)} points{also} are too few to fit five parameters; give at least {MIN_POINTS}"
+        )
     if (points.loss <= 0).any():
-        raise UserError(f"{source}: a loss of {points.loss.min():g}; expected nats per token, which are more than 0")
+        raise UserError(f"{source}: there is a loss of {points.loss.min():g}; expected nats per token, above 0")
     if np.median(points.loss) > _LARGEST_LOSS:
         low, high = points.loss.min(), points.loss.max()
         raise UserError(
-            f"{source}: losses from {low:.4g} to {high:.4g}: that looks like perplexity; expected its logarithm"
+            f"{source}: losses from {low:.4g} to {high:.4g} look like perplexities; expected their logarithms"
         )
     if np.ptp(points.loss) == 0:
-        raise UserError(f"{source}: all losses are {points.loss[0]:g}; there is nothing that could fall")
+        raise UserError(f"{source}: all losses are {points.loss[0]:g}, so no law can be fitted")
     _check_units(points, source, places, choice)
     groups = budgets_of(points)
     if len(groups) == 1:
         said = f"all {len(points)} points cost the same, {points.flops.mean():.3g} FLOPs"
-        raise UserError(f"{source}: {said}: how anything grows with FLOPs needs at least two budgets")
+        raise UserError(f"{source}: {said}; a scaling law needs at least two budgets")
     for what, values in (("parameters", points.parameters), ("tokens", points.tokens)):
         if len(np.unique(values)) < 3:
-            raise UserError(f"{source}: {what} take {len(np.unique(values))} values; a power of them needs at least 3")
+            raise UserError(f"{source}: {what} take {len(np.unique(values))} values; fitting a power needs at least 3")
 
 
 def _check_units(points: Points, source: str, places: Mapping[str, int], choice: Choice) -> None:
-    """Orders of magnitude: FLOPs are a few times N·D; where only two of them are known, models have thousands of
-    parameters and read as many tokens."""
+    """Check orders of magnitude: FLOPs are a few times N·D; if only two of the three are given, models are assumed to
+    have thousands of parameters and as many tokens."""
     ratio = float(np.median(points.flops / (6 * points.parameters * points.tokens)))
     all_given = {"tokens", "flops"} <= set(places)
     if all_given and 0.02 < ratio < 50:
@@ -274,26 +276,26 @@ def _check_units(points: Points, source: str, places: Mapping[str, int], choice:
             usual = 1e15 if key == "flops" else 1e6
             unit = (_unit_that_fits(points, key) if all_given else _usual_unit(points, key, places)) or usual
             logarithms = " (or to be logarithms)" if key == "flops" and values.max() < 40 else ""
-            shown = f"{key} from {values.min():.4g} to {values.max():.4g} look to be in {_LIKELY[unit]}{logarithms}"
-            raise UserError(f"{source}: {shown}: --unit {key}={unit:g}")
+            shown = f"{key} from {values.min():.4g} to {values.max():.4g} seem to be in {_LIKELY[unit]}{logarithms}"
+            raise UserError(f"{source}: {shown}; if so, give --unit {key}={unit:g}")
         if key in places and np.median(values) > high:
-            raise UserError(f"{source}: {key} of {np.median(values):.3g} are more than there can be")
+            raise UserError(f"{source}: {key} of {np.median(values):.3g} are implausibly many")
         if key in places and values.min() < low:
-            odd = f"{key} of {values.min():.4g} in one row, and {_middle(values)} in most"
-            raise UserError(f"{source}: {odd}: rows in different units?")
+            odd = f"{key} of {values.min():.4g} in one row, but {_middle(values)} in most"
+            raise UserError(f"{source}: {odd}: are rows in different units?")
     if not all_given:
         return None
     said = f"{source}: FLOPs are {ratio:.3g} times 6·N·D (N {_middle(points.parameters)}, D {_middle(points.tokens)},"
-    said = f"{said} C {_middle(points.flops)}): they do not belong together"
+    said = f"{said} C {_middle(points.flops)}): these values do not fit together"
     meant = [(key, unit) for key in COSTS if key not in choice.units and (unit := _unit_that_fits(points, key))]
     if meant:
         key, unit = max(meant, key=lambda one: (one[0] == "tokens", one[1]))
-        said += f"; it looks as if {key} were in {_LIKELY[unit]}: --unit {key}={unit:g}"
+        said += f"; {key} seem to be in {_LIKELY[unit]}: if so, give --unit {key}={unit:g}"
     raise UserError(said)
 
 
 def _check_rows(points: Points, source: str) -> None:
-    """Columns that belong together in most rows, and not in some."""
+    """Check for rows whose values do not fit together although those of most rows do."""
     ratios = points.flops / (6 * points.parameters * points.tokens)
     off = np.abs(np.log(ratios / np.median(ratios)))
     if off.max() > math.log(_SAME_UNITS):
@@ -301,13 +303,13 @@ def _check_rows(points: Points, source: str) -> None:
         shown = f"N {points.parameters[k]:.4g}, D {points.tokens[k]:.4g}, C {points.flops[k]:.4g}"
         also = f" (and {many - 1} more)" if many > 1 else ""
         raise UserError(
-            f"{source}: the row with {shown}{also} has FLOPs {ratios[k]:.3g} times 6·N·D, and most rows "
-            f"{np.median(ratios):.3g} times: they do not belong together; rows in different units?"
+            f"{source}: the row with {shown}{also} has FLOPs {ratios[k]:.3g} times 6·N·D, but most rows "
+            f"{np.median(ratios):.3g} times; are rows in different units?"
         )
 
 
 def _usual_unit(points: Points, key: str, places: Mapping[str, int]) -> float | None:
-    """Of tokens beside parameters: what comes nearest to twenty tokens for each."""
+    """The likely unit of tokens if only parameters are given: the one nearest to twenty tokens per parameter."""
     if key != "tokens" or "parameters" not in places:
         return None
     wanted = 20 * float(np.median(points.parameters / points.tokens))
@@ -315,7 +317,7 @@ def _usual_unit(points: Points, key: str, places: Mapping[str, int]) -> float | 
 
 
 def _unit_that_fits(points: Points, key: str) -> float | None:
-    """The power of 1000 that makes FLOPs about 6·N·D."""
+    """The power of 1000 with which FLOPs are about 6·N·D."""
     ratio = float(np.median(points.flops / (6 * points.parameters * points.tokens)))
     wanted = 1 / ratio if key == "flops" else ratio
     unit = 1000.0 ** round(math.log(max(wanted, 1e-300), 1000))

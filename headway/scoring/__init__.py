@@ -1,1 +1,1 @@
-"""From a model and a split to a number that says what it is."""
+"""Scores: what is measured on a split, from a model's outputs to labelled numbers."""

@@ -1,7 +1,7 @@
-"""How often a classifier is right: accuracy with its interval, by class, on texts seen and unseen in training apart.
+"""Scores of classifiers: accuracy with its interval, per class, and separately on texts seen and unseen in training.
 
-A text that was in train can be known by heart; only the others say what was understood. So every accuracy is also given
-for the two kinds of rows, if a split has both.
+A text that was in train may have been memorised; only the others measure generalisation. So the accuracy is also given
+for each of the two kinds, if a split has both.
 """
 
 import math
@@ -20,24 +20,24 @@ from headway.models.classifier import Classifier
 from headway.scoring.score import Confusion, Score
 from headway.stats.intervals import wilson
 
-LARGEST = 2**24  # numbers in the largest tensor of a batch: 64 MB in float32
+MAX_ELEMENTS = 2**24  # elements in the largest tensor of a batch: 64 MB in float32
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What one model said of every text of a split."""
+    """One model's predictions for every text of a split."""
 
     classes: tuple[str, ...]
     right: Int[np.ndarray, " N"]
-    """The class of each text, as its place among the classes."""
+    """The true class of each text, as an index into `classes`."""
     chances: Float[np.ndarray, "N C"]
     """The probability the model gives to each class."""
     seen: Bool[np.ndarray, " N"]
     """Whether the text was in train."""
     cut: int
-    """How many texts were longer than the model reads."""
+    """How many texts were truncated to the model's context."""
     context: int
-    """How many tokens it reads."""
+    """The model's context in tokens."""
 
     @property
     def chosen(self) -> Int[np.ndarray, " N"]:
@@ -83,13 +83,13 @@ class Predictions:
             yield Score(
                 f"{split}.precision.{name}",
                 hits / chosen if chosen else math.nan,
-                f"precision: {hits:,} of the {chosen:,} taken for '{name}' are · {how}",
+                f"precision: {hits:,} of the {chosen:,} predicted as '{name}' are right · {how}",
                 wilson(hits, chosen),
             )
             yield Score(
                 f"{split}.recall.{name}",
                 hits / there if there else math.nan,
-                f"recall: {hits:,} of the {there:,} that are '{name}' are found · {how}",
+                f"recall: {hits:,} of the {there:,} texts of '{name}' are found · {how}",
                 wilson(hits, there),
             )
             f1 = 2 * hits / (chosen + there) if chosen + there else math.nan
@@ -98,7 +98,8 @@ class Predictions:
 
 @torch.no_grad()
 def predict(model: Classifier, texts: Texts, classes: tuple[str, ...]) -> list[Predictions]:
-    """What every replica says of every text. Texts longer than the model's context are cut, as in training."""
+    """Class probabilities of every replica for every text. Texts longer than the model's context are cut, as in
+    training."""
     model.eval()
     context = model.spec.context
     if model.kept is None:
@@ -112,7 +113,7 @@ def predict(model: Classifier, texts: Texts, classes: tuple[str, ...]) -> list[P
 
 @torch.no_grad()
 def class_chances(model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Tensor, " N"]) -> Float[Tensor, "R N C"]:
-    """The probability of each class for every text, in the order in which they are given."""
+    """The probability of each class for every text, in the given order."""
     chances = torch.empty(model.replicas, len(table), model.classes, dtype=torch.float64)
     for rows, ids, padding_mask in by_length(model, table, lengths):
         chances[:, rows] = model(ids, padding_mask).double().softmax(-1).cpu()
@@ -122,12 +123,12 @@ def class_chances(model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Ten
 def by_length(
     model: Classifier, table: Int[Tensor, "N L"], lengths: Int[Tensor, " N"]
 ) -> Iterator[tuple[Int[Tensor, " B"], Int[Tensor, "R B T"], Bool[Tensor, "R B T"]]]:
-    """Which texts, their tokens, and where those are: texts of similar length together, filled up to their longest."""
+    """Batches of texts of similar length, padded to the longest: row indices, tokens and padding mask."""
     if int(lengths.min()) < 1:
-        raise UserError("a text without any token has no class")
+        raise UserError("an empty text cannot be classified: every text needs at least one token")
     device = next(model.parameters()).device
     widest = model.spec.largest(table.shape[1]) * table.shape[1] * model.replicas
-    for rows in lengths.argsort(stable=True).split(max(1, LARGEST // widest)):
+    for rows in lengths.argsort(stable=True).split(max(1, MAX_ELEMENTS // widest)):
         width = int(lengths[rows].max())
         ids = table[rows, :width].to(device, torch.int64).expand(model.replicas, -1, -1)
         padding_mask = (torch.arange(width) < lengths[rows][:, None]).to(device).expand(model.replicas, -1, -1)
@@ -135,8 +136,8 @@ def by_length(
 
 
 def spread_out(texts: Texts, at_most: int | None) -> Texts:
-    """As many of the texts as have at most so many tokens together, taken from all over the split and always the same:
-    a table may be sorted by class."""
+    """A fixed random subset of texts with at most so many tokens in total. Random, because a table may be sorted by
+    class."""
     if at_most is None or len(texts.ids) <= at_most:
         return texts
     order = torch.randperm(len(texts), generator=random.generator("spread out")).numpy()
@@ -151,7 +152,7 @@ def _accuracy(
     interval = wilson(hits, n)
     assert interval is not None
     between = f"95 % interval {interval[0]:.3f} – {interval[1]:.3f} (Wilson)"
-    rows = None if confusion is None else "".join("1" if right else "0" for right in correct)  # of the whole split
+    rows = None if confusion is None else "".join("1" if right else "0" for right in correct)  # whole split only
     return Score(name, hits / n, f"{what}: {hits:,} of {n:,} · {between} · {how}", interval, confusion, rows)
 
 

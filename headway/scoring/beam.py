@@ -1,6 +1,6 @@
-"""Beam search: of all beginnings of one length the likeliest are kept, and of all that have ended the best are found.
+"""Beam search: at every length the likeliest hypotheses are kept, and of the finished ones the best are returned.
 
-An end takes no place from a beginning: whatever is kept may end here, or go on, or both.
+Finished hypotheses take no place in the beam: each kept prefix may end here, continue, or both.
 """
 
 import math
@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.scoring.continued import Continued, Found, Hypothesis, log_total, parts_of
+from headway.scoring.continued import Continued, Found, Hypothesis, blocks_of, log_total
 
 
 @runtime_checkable
 class BeamSettings(Protocol):
-    """What a search must know; `headway.scoring.decoding.Beam` is such."""
+    """The settings of a search; `headway.scoring.decoding.Beam` has them."""
 
     @property
     def size(self) -> int: ...
@@ -30,14 +30,16 @@ class BeamSettings(Protocol):
     def score(self, nats: float, length: int) -> float: ...
 
 
-class EndedRow(NamedTuple):
-    """A hypothesis whose tokens are read when the search is over: most are soon replaced by better ones."""
+class FinishedHypothesis(NamedTuple):
+    """A finished hypothesis. Its tokens are only read when the search is over, since most are soon replaced by better
+    ones."""
 
     score: float
     nats: float
     cut: bool
     written: Int[Tensor, "N T"]
-    """By all rows of the replica when it ended: rows that go on are written behind that, or elsewhere."""
+    """The tokens of all rows of the replica when it ended. Later tokens are appended behind these or written elsewhere,
+    so this view stays valid."""
     row: int
 
     @property
@@ -47,15 +49,15 @@ class EndedRow(NamedTuple):
 
 @dataclass
 class BeamSearch:
-    """Every source has `size` places, whose beginnings are the likeliest of their length so far. Which of the finished
-    ones is best is known when no beginning can become better any more, however it goes on."""
+    """Each source has `size` prefixes, the likeliest of their length. Its search stops when no prefix can still beat
+    the finished hypotheses, however it continues."""
 
     spec: BeamSettings
     text: Continued
     end: int
     limits: Sequence[int]
-    best: list[list[list[EndedRow]]] = field(default_factory=list)
-    """Of every replica and row, what has ended so far, the best first."""
+    best: list[list[list[FinishedHypothesis]]] = field(default_factory=list)
+    """Finished hypotheses so far, per replica and row, best first."""
 
     @torch.no_grad()
     def run(self) -> Found:
@@ -63,17 +65,17 @@ class BeamSearch:
         device, first = self.text.ids.device, self.text.ids.shape[2]
         self.best = [[[] for _ in range(B)] for _ in range(R)]
         rows, length = list(range(B)), 0
-        nats = torch.zeros(R, B, 1, device=device)  # of each beginning: to begin with there is one, of nothing
+        nats = torch.zeros(R, B, 1, device=device)  # of each prefix; at first only the empty one
         while rows:
             logits = self.text.scores().unflatten(1, (len(rows), nats.shape[2]))
-            over = [self.limits[b] <= length for b in rows]
+            at_limit = [self.limits[b] <= length for b in rows]
             ends = logits[..., self.end].clone()
             best, tokens = self._best_of(logits, K, first)
-            nats = nats + log_total(logits)  # from scores to chances
-            self._keep_ended(rows, nats - ends, first, over)
+            nats = nats + log_total(logits)  # normalise the logits
+            self._keep_finished(rows, nats - ends, first, at_limit)
             nats, parents, tokens = likeliest(nats, best, tokens, K)
             length += 1
-            left = self._left(rows, nats[..., 0], over)
+            left = self._unfinished(rows, nats[..., 0], at_limit)
             if left:
                 kept = torch.tensor(left, device=device)
                 nats = nats[:, kept]
@@ -84,7 +86,7 @@ class BeamSearch:
     def _best_of(
         self, logits: Float[Tensor, "R B K V"], most: int, first: int
     ) -> tuple[Float[Tensor, "R B K n"], Int[Tensor, "R B K n"]]:
-        """The best tokens to go on with, and their scores; the scores of all are afterwards as they were."""
+        """The best next tokens and their scores. `logits` is changed during the call and restored."""
         if self.spec.no_repeat is None:
             allowed = logits
         else:
@@ -97,8 +99,8 @@ class BeamSearch:
         allowed[..., never] = kept
         return found
 
-    def _keep_ended(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, over: list[bool]) -> None:
-        """Of the beginnings that end here, those that are among the best of their row."""
+    def _keep_finished(self, rows: list[int], ended: Float[Tensor, "R B K"], first: int, at_limit: list[bool]) -> None:
+        """Keep the hypotheses that end here and are among the best of their row."""
         length = self.text.ids.shape[2] - first + 1
         for r, (of_rows, written) in enumerate(zip(ended.double().tolist(), self.text.ids[..., first:], strict=True)):
             for k, b in enumerate(rows):
@@ -108,17 +110,19 @@ class BeamSearch:
                         continue
                     score = self.spec.score(nats, length)
                     if len(best) < self.spec.nbest or score > best[-1].score:
-                        insort(best, EndedRow(score, nats, over[k], written, row), key=lambda one: -one.score)
+                        insort(
+                            best, FinishedHypothesis(score, nats, at_limit[k], written, row), key=lambda one: -one.score
+                        )
                         del best[self.spec.nbest :]
 
-    def _left(self, rows: list[int], nats: Float[Tensor, "R B"], over: list[bool]) -> list[int]:
-        """Which rows go on: those whose likeliest beginning could still end better, at the length that favours it most,
-        in any replica."""
+    def _unfinished(self, rows: list[int], nats: Float[Tensor, "R B"], at_limit: list[bool]) -> list[int]:
+        """The rows that continue: in some replica their likeliest prefix could still beat the finished ones, at the
+        length that favours it most."""
         found = nats.tolist()
         return [
             k
             for k, b in enumerate(rows)
-            if not over[k] and any(self._can_improve(r, b, of_rows[k]) for r, of_rows in enumerate(found))
+            if not at_limit[k] and any(self._can_improve(r, b, of_rows[k]) for r, of_rows in enumerate(found))
         ]
 
     def _can_improve(self, r: int, b: int, nats: float) -> bool:
@@ -128,9 +132,9 @@ class BeamSearch:
 
 
 def largest(scores: Float[Tensor, "R B K V"], most: int) -> tuple[Float[Tensor, "R B K n"], Int[Tensor, "R B K n"]]:
-    """The largest scores and their tokens. The largest of a vocabulary are in those of its parts that have the largest
-    numbers: only these parts are sorted."""
-    V, (each, whole) = scores.shape[-1], parts_of(scores.shape[-1])
+    """The largest scores and their tokens. The vocabulary is split into blocks, and only the blocks with the largest
+    maxima are sorted."""
+    V, (each, whole) = scores.shape[-1], blocks_of(scores.shape[-1])
     if whole // each <= most:
         return scores.topk(min(most, V), -1)
     parts = scores[..., :whole].unflatten(-1, (-1, each))
@@ -146,20 +150,19 @@ def largest(scores: Float[Tensor, "R B K V"], most: int) -> tuple[Float[Tensor, 
 def likeliest(
     nats: Float[Tensor, "R B K"], best: Float[Tensor, "R B K m"], tokens: Int[Tensor, "R B K m"], most: int
 ) -> tuple[Float[Tensor, "R B n"], Int[Tensor, "R B n"], Int[Tensor, "R B n"]]:
-    """Of all ways to go on with one of the best tokens, the likeliest: what each takes altogether, from which it goes
-    on, and with which token."""
+    """The likeliest one-token continuations: their total nats, the hypothesis each continues, and the token."""
     K = nats.shape[2]
     found, places = (nats[..., None] - best).flatten(2).topk(min(most, K * best.shape[-1]), -1, largest=False)
     return found, places // best.shape[-1], tokens.flatten(2).gather(-1, places)
 
 
 def repeated(ids: Int[Tensor, "R B T"], n: int, vocabulary: int) -> Bool[Tensor, "R B V"]:
-    """The tokens that would end a run of n which is there already."""
+    """The tokens that would complete an n-gram which has occurred already."""
     banned = torch.zeros(*ids.shape[:2], vocabulary, dtype=torch.bool, device=ids.device)
     if ids.shape[2] < n:
         return banned
     runs = ids.unfold(2, n, 1)  # [R, B, T - n + 1, n]
     again = (runs[..., :-1] == ids[:, :, None, ids.shape[2] - n + 1 :]).all(-1)
-    # What does not repeat is written to a place beyond the vocabulary.
+    # What does not repeat is scattered to an extra index beyond the vocabulary.
     wide = torch.zeros(*ids.shape[:2], vocabulary + 1, dtype=torch.bool, device=ids.device)
     return wide.scatter(2, runs[..., -1].masked_fill(~again, vocabulary), True)[..., :vocabulary]

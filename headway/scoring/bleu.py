@@ -1,8 +1,8 @@
-"""BLEU and chrF by sacreBLEU, each with the signature that says how it was computed, and with what sentences add to it.
+"""BLEU and chrF by sacreBLEU, with its signature and the counts of every sentence.
 
-Neither is a mean over sentences: n-grams are counted in all of them, and the score is made of the sums. So what is kept
-of a sentence is its counts, and `of_sums` gives the score of any sentences. The mean of the BLEU of sentences is
-another number, and goes by another name.
+Neither is a mean over sentences: n-grams are counted over all sentences, and the score is computed from the sums. So
+the counts of each sentence are kept, and `of_sums` computes the score of any set of sentences. The mean of sentence
+BLEU is a different number, and has its own name.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from headway.scoring.metrics import BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU, 
 from headway.stats.resampled import OfSums
 
 SMOOTHING = "exp"
-"""Of the BLEU of single sentences, most of which lack some 4-gram: sacreBLEU's own default."""
+"""Smoothing for sentence BLEU, since most sentences have no matching 4-gram: sacreBLEU's own default."""
 ORDER = 4
 BETA = 2
 Sums = Float[np.ndarray, "*of k"]
@@ -26,13 +26,13 @@ class BleuScore(NamedTuple):
     metric: Metric
     value: float
     how: str
-    """The signature, and what it does not say."""
+    """sacreBLEU's signature, and what it leaves out."""
     counts: tuple[tuple[int | float, ...], ...]
-    """What each sentence adds to the sums that `of_sums` makes the score of."""
+    """Each sentence's contribution to the sums from which `of_sums` computes the score."""
 
 
 def measured(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> list[BleuScore]:
-    """Of a whole split, with one reference for each sentence."""
+    """Score a whole split, with one reference for each sentence."""
     given = (list(hypotheses), [list(references)])
     found = []
     for metric, scorer in _scorers(tokenizer).items():
@@ -41,20 +41,19 @@ def measured(hypotheses: Sequence[str], references: Sequence[str], tokenizer: st
         found.append(BleuScore(metric, value, f"corpus {metric.noun} · {scorer.get_signature()}", counts))
     of_sentences = by_sentence(hypotheses, references, tokenizer)
     mean = sum(of_sentences) / max(1, len(of_sentences))
-    how = (
-        f"mean of the BLEU of {len(of_sentences):,} sentences, not the BLEU of all · smooth:{SMOOTHING}|tok:{tokenizer}"
-    )
+    how = f"mean of the sentence BLEU of {len(of_sentences):,} sentences · smooth:{SMOOTHING}|tok:{tokenizer}"
     return [*found, BleuScore(SENTENCE_BLEU, mean, how, tuple((value, 1) for value in of_sentences))]
 
 
 def by_sentence(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> list[float]:
-    """The BLEU of each sentence alone."""
+    """Sentence BLEU, for each sentence."""
     scorer = _sacrebleu().BLEU(tokenize=tokenizer, smooth_method=SMOOTHING, effective_order=True, force=True)
     return [scorer.sentence_score(ours, [right]).score for ours, right in zip(hypotheses, references, strict=True)]
 
 
 def _scorers(tokenizer: str) -> dict[Metric, Any]:
-    """`force`: sacreBLEU warns of texts that look tokenised; whether they are is the user's, and in the signature."""
+    """`force` silences sacreBLEU's warning about texts that look tokenised: the user decides that, and the signature
+    states it."""
     sacrebleu = _sacrebleu()
     return {
         BLEU: sacrebleu.BLEU(tokenize=tokenizer, force=True),
@@ -67,8 +66,8 @@ def _sacrebleu() -> Any:
     try:
         from sacrebleu import metrics  # pyright: ignore[reportMissingImports]
     except ImportError:
-        reason = "BLEU is computed by sacreBLEU, which is not installed: pip install sacrebleu"
-        raise UserError(f"{reason}; or set data.exact=true, and count exact matches alone") from None
+        reason = "BLEU needs sacreBLEU, which is not installed: pip install sacrebleu"
+        raise UserError(f"{reason}; or set data.exact=true to count exact matches only") from None
     return metrics
 
 
@@ -76,20 +75,20 @@ def _sacrebleu() -> Any:
 
 
 def of_sums(metric: Metric) -> OfSums | None:
-    """How the score of any rows is made of the sums of their counts; None = this metric's rows have none."""
+    """The function that computes the score from summed counts; None = this metric has no counts per row."""
     if metric.is_of_rows:
         return _share
     return {BLEU: _bleu, BLEU_LOWERCASED: _bleu, CHRF: _chrf, SENTENCE_BLEU: _share}.get(metric)
 
 
 def _share(sums: Sums) -> np.ndarray:
-    """[sum, how many]."""
+    """From [sum, number of rows]."""
     return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1))
 
 
 def _bleu(sums: Sums) -> np.ndarray:
-    """[length, length of references, right 1-grams … 4-grams, all 1-grams … 4-grams]. Where no n-gram of an order is
-    right, half of one counts as right, then a quarter …: smooth:exp."""
+    """From [length, length of references, matching 1-grams … 4-grams, all 1-grams … 4-grams]. The first order without a
+    match counts half a match, the next a quarter …, as in sacreBLEU's smooth:exp."""
     ours, theirs, right, all_ = sums[..., 0], sums[..., 1], sums[..., 2 : 2 + ORDER], sums[..., 2 + ORDER :]
     halved = 0.5 ** np.cumsum((right == 0) & (all_ > 0), -1)
     precision = np.where(right == 0, halved, right) / np.maximum(all_, 1)
@@ -99,7 +98,7 @@ def _bleu(sums: Sums) -> np.ndarray:
 
 
 def _chrf(sums: Sums) -> np.ndarray:
-    """[ours, theirs, in both] of single letters … of runs of six; orders that one side lacks do not count."""
+    """From [ours, theirs, in both] for character 1-grams … 6-grams; orders that one side lacks are skipped."""
     ours, theirs, both = (sums[..., k::3] for k in range(3))
     there = (ours > 0) & (theirs > 0)
     orders = np.maximum(there.sum(-1), 1)

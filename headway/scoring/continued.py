@@ -1,11 +1,11 @@
-"""Rows that are being generated, by any model that can continue a text, and what becomes of them.
+"""The state of generation: rows of tokens written so far, for any model that can continue a text.
 
     text = Continued(model, ids, state)        rows that begin with these ids
-    text.scores()                              [R, B, V]: of the next token of each
-    text.take(rows, tokens)                    these rows go on, each with its token
-    text.branch(sources, parents, tokens)      or: each of these sources goes on in several ways
+    text.scores()                              [R, B, V]: logits of the next token of each row
+    text.take(rows, tokens)                    continue these rows, each with its token
+    text.branch(sources, parents, tokens)      or: continue each of these sources with several hypotheses
 
-Who chooses the tokens (`scoring/decoding.py`, `scoring/beam.py`) knows nothing of caches and masks.
+The code that chooses tokens (`scoring/decoding.py`, `scoring/beam.py`) knows nothing of caches and masks.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Rows = Int[Tensor, "R N"]
 
 @runtime_checkable
 class Continues(Protocol):
-    """A model that goes on from tokens, and from what it was given before them."""
+    """A model that continues from tokens and from the state before them."""
 
     replicas: int
 
@@ -32,8 +32,8 @@ class Continues(Protocol):
 
 
 class Continued:
-    """Rows that are being written, all of one length. Where sources go on in several ways, the rows of a source stand
-    one after the other; a model that keeps a slot for every token has each slot once for all of them."""
+    """Rows that are being written, all of the same length. With several hypotheses per source, the rows of a source are
+    adjacent, and a model with a KV cache stores each token that they share only once."""
 
     def __init__(
         self,
@@ -43,21 +43,20 @@ class Continued:
         context: int | None = None,
         cached: bool = True,
     ):
-        """`begin` is the state before the first of these ids. When there are more than `context`, the older half is
-        forgotten. (Forgetting one token at a time would move every other one to a new position, and nothing could be
-        kept in the cache.)"""
+        """`begin` is the state before the first id. When there are more than `context` ids, the older half is dropped.
+        (Dropping one token at a time would shift every position and invalidate the whole cache.)"""
         self.model, self.context = model, context
         self.ids = ids
         self.cached = cached and model.why_no_cache is None
         self.never = list(getattr(model, "never_written", ()))
-        self.ways = 1  # in which each source goes on
+        self.ways = 1  # hypotheses per source
         self._shares = self.cached and context is None and getattr(model, "can_branch", False)
         self._begin, self._fresh = begin, ids
         self._state: Any = begin
 
     @property
     def ids(self) -> Int[Tensor, "R B T"]:
-        """What is written by now."""
+        """The tokens so far."""
         return self._room[..., : self._length]
 
     @ids.setter
@@ -65,7 +64,7 @@ class Continued:
         self._room, self._length = ids.clone(), ids.shape[2]
 
     def scores(self) -> Scores:
-        """Of every token, as the next one of each row."""
+        """Logits of the next token of each row."""
         if self.context is not None and self.ids.shape[2] > self.context:
             self.ids = self._fresh = self.ids[..., -max(1, self.context // 2) :]
             self._state = self._begin
@@ -80,8 +79,8 @@ class Continued:
         return logits[:, :, -1].float()
 
     def take(self, rows: Rows, tokens: Rows, same_sources: bool = False) -> None:
-        """Go on with these rows of each replica, in this order, each one token longer. `same_sources`: every row that
-        takes a place was written from the same source as the one that had it."""
+        """Continue these rows of each replica, in this order, each with its token. `same_sources`: each row was written
+        from the same source as the row that it replaces."""
         if rows.shape[1] != self.ids.shape[1] or not torch.equal(rows, in_order(rows)):
             self._state = None if self._state is None else self._state.of_rows(rows, same_sources)
             if self._begin is not None and not (same_sources and rows.shape[1] == self.ids.shape[1]):
@@ -89,7 +88,8 @@ class Continued:
         self._write(rows, tokens)
 
     def branch(self, sources: Int[Tensor, "B"], parents: Int[Tensor, "R B K"], tokens: Int[Tensor, "R B K"]) -> None:
-        """Go on with these sources, each in K ways: from these of the ways it has now, each with its token."""
+        """Continue these sources with K hypotheses each: `parents` are the hypotheses they extend, `tokens` the next
+        tokens."""
         R, K = len(self.ids), parents.shape[2]
         rows, all_of_them = (sources[:, None] * self.ways + parents).flatten(1), self.ids.shape[1] // self.ways
         if not self._shares:
@@ -105,7 +105,7 @@ class Continued:
         self._fresh, n = tokens[..., None], self._length
         if rows.shape[1] != self.ids.shape[1] or not torch.equal(rows, in_order(rows)):
             self.ids = self.ids.gather(1, rows[..., None].expand(-1, -1, n))
-        if n == self._room.shape[2]:  # twice the room: a long text is not copied for every token of it
+        if n == self._room.shape[2]:  # double the buffer, so that a long text is not copied for every token
             self._room = torch.cat((self._room, torch.zeros_like(self._room)), 2)
         self._room[..., n] = tokens
         self._length = n + 1
@@ -113,40 +113,42 @@ class Continued:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One way to write a row."""
+    """A hypothesis: one decoded output for a row."""
 
     tokens: tuple[int, ...]
     """Without END."""
     nats: float
-    """What all of it and its END take: minus the logarithm of their chance."""
+    """The negative log-probability of all tokens and END."""
     score: float
-    """By which hypotheses of one row are ranked; higher is better."""
+    """Hypotheses of a row are ranked by this; higher is better."""
     cut: bool = False
-    """It did not end by itself."""
+    """Whether it was cut at the length limit."""
 
 
 Found = list[list[list[Hypothesis]]]
-"""Of every replica, of every row, the best first."""
+"""Hypotheses per replica and row, best first."""
 
 
 def log_total(scores: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
-    """logsumexp over the tokens, in place: nothing is left of the scores, and no memory is taken for others. By torch's
-    softmax, which takes row by row while it is in the cache: the chance of the largest says what all are divided by."""
+    """logsumexp over the tokens, computed in place: `scores` is overwritten, and no memory is allocated. It uses
+    torch's softmax, which handles each row while it is in the CPU cache; the normaliser follows from the largest
+    probability."""
     largest = scores.amax(-1)
     torch.softmax(scores, -1, out=scores)
     return torch.where(largest == -torch.inf, largest, largest - scores.amax(-1).log())
 
 
-def parts_of(vocabulary: int) -> tuple[int, int]:
-    """A vocabulary in parts of about √V tokens: how many are in each, and how many in all whole parts together."""
+def blocks_of(vocabulary: int) -> tuple[int, int]:
+    """Split a vocabulary into blocks of about √V tokens: the size of a block, and the tokens in all full blocks
+    together."""
     each = 1 << max(0, (vocabulary.bit_length() - 1) // 2)
     return each, vocabulary // each * each
 
 
 def likeliest_token(scores: Float[Tensor, "*b V"]) -> Int[Tensor, "*b"]:
-    """argmax, the first of equal ones, as torch's; which on a CPU goes through the numbers one by one. Here the largest
-    of each part is found first, and its place is looked for in one of them alone."""
-    V, (each, whole) = scores.shape[-1], parts_of(scores.shape[-1])
+    """argmax, with the first of equal maxima as in torch. torch's argmax on a CPU is slow, since it compares element by
+    element. This takes the maximum of each block first and then searches one block only."""
+    V, (each, whole) = scores.shape[-1], blocks_of(scores.shape[-1])
     if scores.device.type != "cpu" or V < 1024:
         return scores.argmax(-1)
     largest = scores[..., :whole].unflatten(-1, (-1, each)).amax(-1)
@@ -157,5 +159,5 @@ def likeliest_token(scores: Float[Tensor, "*b V"]) -> Int[Tensor, "*b"]:
 
 
 def in_order(rows: Rows) -> Rows:
-    """As many places, each where it is."""
+    """The identity permutation, in the shape of `rows`."""
     return torch.arange(rows.shape[1], device=rows.device).expand(rows.shape)

@@ -1,11 +1,11 @@
-"""What a computation costs: parameters, floating-point operations, and how many of them a device can do.
+"""Cost: parameter counts, FLOPs, and the peak FLOPs of devices.
 
-Models count their own, from their shape, and so does each mixer (`flops_per_token` of a spec): torch's counter finds
-nothing in fused attention on a CPU. A multiplication and an addition are two operations; only matrix products count, as
-is usual; causal attention is counted whole, since that is what kernels are compared by, and of a window what lies in
-it, on both sides. A training step costs three
-times a forward pass. Beside it stands 6·N·D, which is that without attention and without what N leaves out or has too
-much: by which of four conventions N is counted moves the exponents of scaling laws (https://arxiv.org/abs/2406.12907).
+Models and mixers count their own FLOPs from their shape (`flops_per_token` of a spec), because torch's counter finds
+nothing in fused attention on a CPU. A multiply-add counts as two operations, and only matrix products count, as is
+usual. Causal attention is counted as the full square, since kernels are compared that way; local attention counts its
+window, on both sides. A training step costs three times a forward pass. The rule of thumb 6·N·D is given as well; it
+ignores attention, and which of four conventions for N is used changes the exponents of scaling laws
+(https://arxiv.org/abs/2406.12907).
 """
 
 from dataclasses import asdict, dataclass
@@ -17,17 +17,17 @@ from headway.nn.trainable import Trainable
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Of one replica, by four conventions."""
+    """Parameters of one replica, by four conventions."""
 
     everything: int
-    """All numbers that are learnt; a table that is shared counts once."""
+    """All trainable parameters; shared ones count once."""
     without_embeddings: int
-    """Without tables of tokens and of positions; where the output matrix is the table of tokens, without that too."""
+    """Without token and position embeddings, and so without the output matrix if it is tied to the token embedding."""
     without_positions: int
-    """All but what is learnt of positions."""
+    """Without position embeddings."""
     matrices: int
-    """What tokens are multiplied by: the matrices of the layers and the output matrix, also where it is the table of
-    tokens. No norms, no biases, and no table that is only looked up."""
+    """The matrices in matrix products: those of the layers and the output matrix, also if it is tied to the token
+    embedding. No norms, no biases, no embeddings that are only looked up."""
 
     def as_json(self) -> dict[str, int]:
         return asdict(self)
@@ -51,7 +51,7 @@ def count_parameters(model: Trainable) -> ParameterCounts:
 
 
 def six_n_d(parameters: int, tokens: int) -> float:
-    """The rule of thumb: FLOPs of a training."""
+    """Training FLOPs by the rule of thumb 6·N·D."""
     return 6.0 * parameters * tokens
 
 
@@ -68,6 +68,6 @@ PEAKS = {
 
 
 def peak_flops(device_name: str) -> float | None:
-    """What this device could do at most, if its name is known; the longest name that fits."""
+    """Peak FLOPs per second of a device, by the longest known name that its name contains; None = unknown device."""
     found = [name for name in PEAKS if name in device_name]
     return PEAKS[max(found, key=len)] if found else None

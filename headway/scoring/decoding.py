@@ -1,9 +1,9 @@
-"""Text from a model, one token after the other: the likeliest, drawn, or by beam search; many rows at once.
+"""Decoding: greedy, sampled, or by beam search, for many rows in a batch.
 
-How the next token is chosen is a spec (`Greedy`, `Sampled`, `Beam`), which a recipe can name and a score can state. A
-row is decoded as if it were alone: its limit, its noise and its hypotheses are its own, and rows that are finished
-leave the batch. (Sums of another shape round differently, so tokens whose scores are equal to the last bits may change
-places.) Every row ends: at its limit END is the only choice left.
+The decoding method is a spec (`Greedy`, `Sampled`, `Beam`) that a recipe can name and a score can state. Each row is
+decoded as if it were alone: it has its own length limit, random numbers and hypotheses, and finished rows leave the
+batch. (Sums over other shapes round differently, so tokens whose scores agree to the last bits may swap.) Every row
+ends: at its limit END is the only token allowed.
 """
 
 import math
@@ -32,15 +32,15 @@ from headway.scoring.continued import (
     log_total,
 )
 
-MOST_BEGINNINGS = 1000
-"""Of a beam: each sees which of the others' tokens are its own, so that memory grows with the square of it."""
+MAX_HYPOTHESES = 1000
+"""The largest beam width. Memory grows with its square, because hypotheses share a cache and each has a mask over the
+tokens of all others."""
 
 
 HIGHEST_PENALTY = 20.0
-"""With this power of the length the longest has won already; a much higher one is too large for a number."""
-COLDEST = 1e-30
-"""At a lower temperature the likeliest token is drawn, always; what scores become that are divided by it is too large
-for a number."""
+"""At this exponent the longest hypothesis always wins already; a much higher one overflows."""
+MIN_TEMPERATURE = 1e-30
+"""Below this temperature the likeliest token is always taken; dividing logits by less would overflow."""
 
 
 class DecodingSpec(Variant):
@@ -52,17 +52,18 @@ class DecodingSpec(Variant):
     """… plus this many."""
 
     def limit(self, source: int) -> int:
-        """The most tokens of a row whose source has so many."""
+        """The maximum number of tokens for a source of this length."""
         return math.ceil(self.per_source * source) + self.extra
 
     @abstractmethod
     def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
-        """Until all rows have ended. `limits`: the most tokens of each; `numbers`: which rows of all they are."""
+        """Decode until all rows have ended. `limits`: the maximum length of each row; `numbers`: the rows' indices in
+        the whole split."""
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """In words, as it stands behind a score."""
+        """For the label of a score."""
 
 
 class Greedy(DecodingSpec):
@@ -79,7 +80,7 @@ class Greedy(DecodingSpec):
 
 
 class Sampled(DecodingSpec):
-    """Tokens drawn from the model's distribution. Each row has random numbers of its own."""
+    """Tokens sampled from the model's distribution. Each row has its own random numbers."""
 
     kind: Literal["sampled"] = "sampled"
     temperature: float = Field(default=1.0, ge=0)
@@ -103,14 +104,14 @@ class Sampled(DecodingSpec):
     @property
     def label(self) -> str:
         only = "".join(f", {k} {v:g}" for k, v in (("top-k", self.top_k), ("top-p", self.top_p)) if v is not None)
-        return f"drawn, temperature {self.temperature:g}{only}, seed {self.seed}"
+        return f"sampled, temperature {self.temperature:g}{only}, seed {self.seed}"
 
 
 class Beam(DecodingSpec):
-    """Beam search: the best hypotheses are kept, token by token; the best of those that have ended is the answer."""
+    """Beam search: at every step the best hypotheses are kept; the best finished one is the result."""
 
     kind: Literal["beam"] = "beam"
-    size: int = Field(default=5, ge=1, le=MOST_BEGINNINGS)
+    size: int = Field(default=5, ge=1, le=MAX_HYPOTHESES)
     """The beam width: how many hypotheses are kept."""
     length_penalty: float = Field(default=1.0, ge=0, le=HIGHEST_PENALTY)
     """The log-probability is divided by the length, END counted, to this power (https://arxiv.org/abs/1609.08144): 0 =
@@ -122,11 +123,11 @@ class Beam(DecodingSpec):
 
     def search(self, text: Continued, end: int, limits: Sequence[int], numbers: Sequence[int]) -> Found:
         if self.size == self.nbest == 1 and self.no_repeat is None:
-            return Greedy().search(text, end, limits, numbers)  # of one beginning nothing is left to choose
+            return Greedy().search(text, end, limits, numbers)  # a beam of one hypothesis is greedy
         return BeamSearch(self, text, end, limits).run()
 
     def score(self, nats: float, length: int) -> float:
-        """Of a hypothesis of so many tokens, END among them."""
+        """The length-normalised score of a hypothesis with so many tokens, including END."""
         return -nats / length**self.length_penalty
 
     @property
@@ -140,7 +141,8 @@ class Beam(DecodingSpec):
 
 @torch.no_grad()
 def one_by_one(text: Continued, end: int, limits: Sequence[int], choose: Any) -> Found:
-    """`choose(logits [R, N, V], rows [N])` gives the next token of every row that is left; `rows` are their numbers."""
+    """Decode without search. `choose(logits [R, N, V], rows [N])` gives the next token of each unfinished row; `rows`
+    are their indices."""
     R, B = text.ids.shape[:2]
     device, longest = text.ids.device, torch.tensor(limits)
     written = torch.full((R, B, int(longest.max()) + 1), end)
@@ -152,7 +154,7 @@ def one_by_one(text: Continued, end: int, limits: Sequence[int], choose: Any) ->
         logits[..., text.never] = -torch.inf
         chosen = choose(logits, rows).masked_fill(full.to(device), end)
         taken = logits.gather(-1, chosen[..., None])[..., 0]
-        logits[..., text.never] = share  # what is never written has its share of the chances all the same
+        logits[..., text.never] = share  # tokens that are never written still count in the normalisation
         taken = log_total(logits) - taken
         going = ~done[:, rows]
         now = chosen.cpu().where(going, end)
@@ -182,8 +184,8 @@ def draw(
     top_p: float | None,
     noise: Sequence[Sequence[torch.Generator | None]],
 ) -> Rows:
-    """A token for every row, by its chances; each row by the random numbers of its own generator."""
-    if temperature < COLDEST:
+    """Sample a token for every row, each with its own random generator."""
+    if temperature < MIN_TEMPERATURE:
         return logits.argmax(-1)
     device, logits = logits.device, logits.cpu() / temperature
     if top_k is not None and top_k < logits.shape[-1]:
@@ -215,7 +217,8 @@ def sample(
     generator: torch.Generator | None = None,
     cached: bool = True,
 ) -> Iterator[int]:
-    """`tokens` ids that follow the prompt, as they are drawn. With or without the cache, the same ids."""
+    """Yield `tokens` ids that continue the prompt, as they are drawn. The ids are the same with and without the
+    cache."""
     for (token,) in samples(model, prompt, tokens, temperature, top_k, top_p, [generator], cached):
         yield token
 
@@ -231,11 +234,11 @@ def samples(
     noise: Sequence[torch.Generator | None] = (None,),
     cached: bool = True,
 ) -> Iterator[list[int]]:
-    """Several texts that begin with the prompt, one for each source of random numbers, token by token. The context of a
-    recurrence is never full."""
+    """Continue the prompt several times, once for each random generator, token by token. A recurrence has no limit on
+    its context."""
     context = model.spec.horizon
     if len(prompt) == 0:
-        raise UserError("the prompt is empty: there is nothing to go on from")
+        raise UserError("the prompt is empty: give at least one token to continue from")
     if context is not None and len(prompt) > context:
         raise UserError(f"the prompt has {len(prompt)} tokens, but the model's context is {context}")
     if not temperature >= 0:

@@ -1,13 +1,13 @@
-"""Ensembles: several models as one, by the mean of their probabilities.
+"""Ensembles: several models as one, by averaging their probabilities.
 
-Of a language model only the probability of the token that came is needed, so the members' nats of every token are
-enough: nats of the mean = ln M - ln Σ exp(-nats). Members may be of different shapes, and read a text each in its own
-way. Of a classifier it is the mean of the probabilities of the classes. Translators have to agree on every token before
-the next is asked for: they write together (`scoring/joint_translator.py`), and that is scored like any other text.
+For language models only the probability of the actual token is needed, so the members' nats per token suffice: nats of
+the mean = ln M - ln Σ exp(-nats). Members may have different shapes, and each may read the text in its own way. For
+classifiers the class probabilities are averaged. Translators have to agree on each token before the next is predicted:
+they decode together (`scoring/joint_translator.py`), and their output is scored like any other.
 
-By Jensen's inequality the loss of an ensemble is never above the mean loss of its members; what it gains says how much
-they differ where it matters. The interval is over pieces of the split: for other texts of the same source, and the same
-members.
+By Jensen's inequality the loss of an ensemble is never above the mean loss of its members; the gain says how much they
+differ where it matters. The interval is over pieces of the split: it covers other texts from the same source, with the
+same members.
 """
 
 import math
@@ -28,22 +28,23 @@ from headway.stats.intervals import LEVEL
 from headway.stats.resampled import FEWEST, resampled
 
 PIECES = 100
-"""Of a text, for the interval: neighbouring tokens surprise together; whole hundredths of a text do so less."""
+"""Pieces that a text is cut into for the interval: losses of neighbouring tokens are correlated, those of whole pieces
+much less."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What an ensemble has over its members in one score."""
+    """The gain of an ensemble over its members in one score."""
 
     name: str
-    """Of the score: `test.loss`."""
+    """The score's name, such as `test.loss`."""
     unit: str
     members: tuple[float, ...]
     ensemble: float
     value: float
-    """Over the mean of the members; above 0 is better."""
+    """The gain over the mean of the members; above 0 is better."""
     interval: tuple[float, float] | None
-    """95 %, over the pieces; None = there are too few."""
+    """95 % interval over the pieces; None = there are too few."""
     pieces: int
 
     @property
@@ -52,7 +53,7 @@ class Gain:
 
     @property
     def told(self) -> list[str]:
-        """For a table: the score, each run, the mean run, all as one, what is gained."""
+        """A table row: the score, each member, their mean, the ensemble, the gain."""
         between = "" if self.interval is None else f" [{self.interval[0]:.4f}, {self.interval[1]:.4f}]"
         each = ", ".join(number(value) for value in self.members)
         return [self.name, each, number(self.mean), number(self.ensemble), f"{self.value:.4f}{between}"]
@@ -64,13 +65,13 @@ class Gain:
 
 
 def nats_of_mean(nats: Float[np.ndarray, "M N"]) -> Float[np.ndarray, " N"]:
-    """Of every token, by the mean of the probabilities that the members give to it."""
+    """Nats of every token under the mean of the members' probabilities."""
     least = nats.min(0)
     return least + math.log(len(nats)) - np.log(np.exp(least - nats).sum(0))
 
 
 def mean_predictions(members: Sequence[Predictions]) -> Predictions:
-    """Of the same texts, by the mean of the probabilities of the classes."""
+    """Average the members' class probabilities for the same texts."""
     return replace(members[0], chances=np.mean([one.chances for one in members], axis=0))
 
 
@@ -82,7 +83,8 @@ def gain(
     lower_is_better: bool,
     pieces: int | None = None,
 ) -> Gain:
-    """From what each token or row has: of every member, and of the ensemble. `pieces`: so many; None = each alone."""
+    """The gain, from the values per token or row of every member and of the ensemble. `pieces` = the number of pieces
+    for the interval; None = every token or row by itself."""
     from scipy import special
 
     better = (members.mean(0) - ensemble) * (1 if lower_is_better else -1)
@@ -100,14 +102,14 @@ def gain(
 
 
 @dataclass(frozen=True, eq=False)
-class OfSplit:
-    """What one translator, or several that write together, make of a split."""
+class SplitResult:
+    """The results of one translator, or of an ensemble of them, on a split."""
 
     given: Forced
     scores: list[Score]
 
     def counts(self) -> dict[str, Float[np.ndarray, "N k"]]:
-        """By metric: what each pair adds to the sums that the score is made of."""
+        """By metric: each pair's contribution to the sums that the score is computed from."""
         found = {LOSS.name: np.stack([self.given.nats, self.given.tokens], 1)}
         for score in self.scores:
             _, metric, part = parsed(score.name)
@@ -118,8 +120,9 @@ class OfSplit:
         return found
 
 
-def gains_of_writing(split: str, members: Sequence[OfSplit], together: OfSplit) -> list[Gain]:
-    """In everything that both have counts of; intervals over sentences, drawn anew for all alike."""
+def translation_gains(split: str, members: Sequence[SplitResult], together: SplitResult) -> list[Gain]:
+    """The gain in every metric that has counts. Intervals come from a bootstrap over sentences, with the same resamples
+    for all."""
     found, each = [], [one.counts() for one in members]
     for name, whole in together.counts().items():
         metric, alone = METRICS[name], np.stack([one[name] for one in each])

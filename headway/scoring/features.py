@@ -1,8 +1,8 @@
-"""Features of a frozen encoder: computed once for every text, and looked up afterwards.
+"""Features of a frozen encoder: computed once for every text and looked up afterwards.
 
-Where only the head is trained (`training.tuning: frozen`), a step need not read any text: it reads tables of features.
-They are those of evaluation: no dropout of the encoder is applied, of embeddings, sublayers, attention or whole words;
-that of the head (`model.head.dropout`) is, for the head is computed anew at every step.
+Where only the head is trained (`training.tuning: frozen`), a training step reads precomputed features instead of text.
+They are computed in evaluation mode, without any dropout in the encoder. The head's own dropout (`model.head.dropout`)
+still applies, because the head runs anew at every step.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from headway.scoring.accuracy import by_length
 
 
 class KeptFeatures:
-    """Of every set of texts that is asked for, as long as the model lives; in the precision of who asks."""
+    """A cache of features per set of texts, for the life of the model, in the caller's autocast precision."""
 
     def __init__(self, model: Classifier):
         self.model = model
@@ -32,7 +32,7 @@ class KeptFeatures:
         rounds = torch.is_autocast_enabled(device.type)
         key = id(texts), torch.get_autocast_dtype(device.type) if rounds else None
         if key not in self.known:
-            self.known[key] = texts, self._computed(texts)  # the texts too, so that no others get their number
+            self.known[key] = texts, self._computed(texts)  # keep the texts alive, so that their id() is not reused
         return self.known[key][1]
 
     def _computed(self, texts: Texts) -> Float[Tensor, "R N D"]:
@@ -49,7 +49,7 @@ class KeptFeatures:
 
 
 class FeatureSampler:
-    """The batches of another sampler, as features."""
+    """Wraps another sampler: the same batches as features."""
 
     def __init__(
         self, rows: RowSampler, features: KeptFeatures, train: Texts, device: str, autocast: Callable[[], Any]

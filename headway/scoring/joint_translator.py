@@ -1,10 +1,10 @@
-"""Ensembles of translators: at every step the mean of the probabilities that they give to the next token.
+"""Ensembles of translators: at every step the members' probabilities of the next token are averaged.
 
-    model = JointTranslator([one, other])        to decoding and to scores a translator of one replica, like any other
+    model = JointTranslator([one, other])        used in decoding and scoring like a translator with one replica
 
-Members are models of one replica or of several, each of which counts as one: the seeds that were trained side by side
-join without being taken apart. They may be of different kinds and shapes, as long as their tokens are the same; each
-reads the source in its own way and keeps a cache of its own, and what is written next is the same for all.
+Each replica of each member counts as one model, so seeds that were trained side by side can join without being split
+up. Members may differ in kind and shape as long as they share a vocabulary. Each encodes the source and keeps a cache
+on its own, and all continue with the same tokens.
 """
 
 import math
@@ -21,7 +21,7 @@ from headway.models.translator import Translator
 
 @dataclass(frozen=True)
 class JointState:
-    """What each member goes on from."""
+    """The state of each member."""
 
     members: tuple[Any, ...]
     replicas: tuple[int, ...]
@@ -52,7 +52,7 @@ class JointTranslator(nn.Module):
 
     @property
     def longest(self) -> int:
-        """What all of them read."""
+        """The context length that all members can read."""
         return min(member.longest for member in self.each)
 
     @property
@@ -60,7 +60,7 @@ class JointTranslator(nn.Module):
         return min((most for member in self.each if (most := member.most_written) is not None), default=None)
 
     def numbers(self, length: int, answers: int, slots: int) -> int:
-        """Caches stand beside each other."""
+        """Tensor elements in memory; the members' caches exist side by side, so they add up."""
         return sum(member.numbers(length, answers, slots) for member in self.each)
 
     @property
@@ -84,7 +84,7 @@ class JointTranslator(nn.Module):
     def go_on(
         self, ids: Int[Tensor, "1 B T"], state: JointState, padding_mask: Bool[Tensor, "1 B T"] | None = None
     ) -> tuple[Float[Tensor, "1 B T V"], JointState]:
-        """The logarithms of the mean probabilities, and what each member goes on from."""
+        """The logarithms of the mean probabilities, and the members' new states."""
         parts, states = [], []
         for member, own in zip(self.each, state.members, strict=True):
             R = member.replicas

@@ -1,12 +1,12 @@
 """Length generalisation: one model, scored in segments of many lengths, on the same tokens.
 
-    apart     segments follow each other and nothing is carried: the tokens at the beginning of each have seen little
-    sliding   the window moves by a quarter of its length, so that every token has seen three quarters of it at least
-    carried   segments follow each other, each going on from the state of the one before, where the model has one
+    apart     disjoint segments without carried state: the first tokens of each have little context
+    sliding   the window moves by a quarter of its length, so that every token has at least three quarters as context
+    carried   disjoint segments, each continuing from the state of the one before, if the model has one
 
-Short segments score worse because more of their tokens are early ones, whether or not the model can use what is far
-away: apart - sliding is that early-token effect, and sliding by length is what is left of it. `by_position` shows the
-same inside of a segment: the loss of the first token, of the second …
+Short segments score worse because more of their tokens come early in a segment, whether or not the model can use
+distant context: apart - sliding is that early-token effect, and sliding as a function of length is the rest.
+`by_position` shows the same within a segment: the loss of the first token, of the second …
 """
 
 from collections.abc import Sequence
@@ -22,31 +22,31 @@ from headway.models.language_model import LanguageModel
 from headway.scoring.likelihood import losses_going_on, token_losses
 
 TOKENS = 20_000
-"""Of a split, unless more are asked for: each length is read five times over."""
+"""Default number of tokens of a split that are scored. For each length the text is read five times."""
 
 
 @dataclass(frozen=True)
 class LengthScore:
-    """What one model makes of a text in segments of one length, in nats per token."""
+    """The loss of one model on a text at one segment length, in nats per token."""
 
     length: int
     stride: int
-    """Of the sliding window."""
+    """The stride of the sliding window."""
     apart: float
     sliding: float
     carried: float | None
     """None = the model carries no state."""
     by_position: list[float]
-    """Of the segments that are apart: the loss of their first tokens, of their second …"""
+    """For `apart`: the mean loss of the first tokens of all segments, of the second …"""
     segments: int
-    """So many is that a mean of."""
+    """The number of segments that `by_position` averages over."""
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self)}
 
 
 def check_lengths(lengths: Sequence[int], tokens: int, limit: int | None) -> None:
-    """What cannot be scored is refused before anything is."""
+    """Raise an error for lengths that cannot be scored, before anything is computed."""
     if not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths):
         raise UserError(f"expected different lengths of at least 1, not {', '.join(map(str, lengths)) or 'none'}")
     if limit is not None and max(lengths) > limit:
@@ -57,7 +57,7 @@ def check_lengths(lengths: Sequence[int], tokens: int, limit: int | None) -> Non
 
 @torch.no_grad()
 def score_lengths(model: LanguageModel, ids: Integer[Tensor, "N"], lengths: Sequence[int]) -> list[list[LengthScore]]:
-    """Of every replica, for every length."""
+    """A score for each length, for every replica."""
     check_lengths(lengths, len(ids), model.positions.limit)
     model.eval()
     found: list[list[LengthScore]] = [[] for _ in range(model.replicas)]

@@ -1,10 +1,10 @@
-"""How surprised a language model is: nats per token, perplexity per token and per word, bits per byte.
+"""Likelihood scores of language models: nats per token, perplexity per token and per word, bits per byte.
 
-A text is read through a window of `segment` tokens that moves by `stride`. In every window only the tokens no window
-before it has scored are counted, so each token counts exactly once, with at least segment - stride tokens of context
-(but for the first window). The very first token of a text has nothing before it and is not scored.
+A text is read through a window of `segment` tokens that moves by `stride`. In each window only the tokens that no
+earlier window has scored count, so each token is scored exactly once, with at least segment - stride tokens of context
+(except in the first window). The very first token of a text has no context and is not scored.
 
-Where state is carried the text is one stream: every segment is read once, and goes on from the state of the one before.
+With carried state the text is one stream: every segment is read once and continues from the state of the one before.
 """
 
 import math
@@ -24,28 +24,29 @@ from headway.scoring.score import Score
 from headway.scoring.stream import Stream
 
 PIECES = 64
-"""A text is cut into so many pieces of about one length, to tell how much its loss would be another on other text."""
-LARGEST = {"cpu": 2**22, "cuda": 2**28}
-"""Numbers in the largest tensor of a batch: 16 MB in float32 on a CPU, where what is larger is fetched from memory by
-every operation anew; 1 GB on a GPU, which waits where it is asked for a few rows at a time."""
-FEWEST = 256
-"""Tokens in a batch, however large that makes it: a product of fewer rows spends its time on reading weights."""
+"""A text is cut into so many pieces of about equal length, to estimate how much the loss would vary on other text."""
+MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
+"""Elements in the largest tensor of a batch, by device: 16 MB in float32 on a CPU, to stay near the size of its caches;
+1 GB on a GPU, which small batches would leave idle."""
+MIN_TOKENS = 256
+"""Minimum tokens in a batch, whatever its size in memory: with fewer, matrix products are bound by reading the
+weights."""
 
 
 class ScoredWindow(NamedTuple):
-    """Inputs begin at `start`; of its targets, those from `first` on are scored."""
+    """A window whose inputs begin at `start`, and whose targets are scored from index `first` on."""
 
     start: int
     first: int
 
 
 def windows(tokens: int, segment: int, stride: int) -> tuple[int, list[ScoredWindow]]:
-    """The length of all windows, and where they stand. Targets are tokens 1 … tokens - 1, each scored once."""
+    """The common length of the windows, and the windows. Targets are tokens 1 … tokens - 1, each scored once."""
     targets = tokens - 1
     length = min(segment, targets)
     found, scored = [], 0
     while scored < targets:
-        # A window that would reach beyond the end is moved back, so that all are of one length.
+        # A window that would reach beyond the end is moved back, so that all have the same length.
         start = min(max(0, scored - (segment - stride)), targets - length)
         found.append(ScoredWindow(start, scored - start))
         scored = start + length
@@ -55,33 +56,35 @@ def windows(tokens: int, segment: int, stride: int) -> tuple[int, list[ScoredWin
 def token_losses(
     model: LanguageModel, ids: Integer[Tensor, "N"], segment: int, stride: int
 ) -> Float[Tensor, "R N_minus_1"]:
-    """Nats of every token but the first, for every replica."""
+    """Nats of every token but the first, for every replica, by sliding windows."""
     if len(ids) < 2:
-        raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one to see and one to predict")
+        raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one as context and one to predict")
     if stride > segment:
         raise UserError(f"a stride of {stride} would skip tokens between segments of {segment}")
     device = next(model.parameters()).device
     length, places = windows(len(ids), segment, stride)
     ids = ids.to(device, torch.int64)
     losses = torch.empty(model.replicas, len(ids) - 1, device=device)
-    widest = max(model.vocabulary, model.spec.largest(length))  # logits, or what the layers make
-    tokens = max(FEWEST, LARGEST.get(device.type, LARGEST["cpu"]) // widest) // model.replicas  # of each replica
+    widest = max(model.vocabulary, model.spec.largest(length))  # the logits or a layer's activations
+    tokens = (
+        max(MIN_TOKENS, MAX_ELEMENTS.get(device.type, MAX_ELEMENTS["cpu"]) // widest) // model.replicas
+    )  # per replica
     for some in _batches(places, max(1, tokens // length)):
         starts, firsts = torch.tensor(some)[..., None].unbind(1)  # [windows, 1] each
         slots = starts + torch.arange(length + 1)
         rows = ids[slots.to(device)].expand(model.replicas, -1, -1)
         nats = model.losses(rows[..., :-1], rows[..., 1:])
-        # All windows at once: a device is asked as often for a thousand as for one. What is due is found out here, for
-        # it would have to be waited for there.
+        # One indexing operation for all windows of the batch, since each costs a kernel launch. The boolean mask is
+        # resolved on the CPU; on the GPU that would force a synchronisation.
         due = torch.arange(length) >= firsts
         losses[:, slots[:, :-1][due].to(device)] = nats.flatten(1)[:, due.flatten().nonzero()[:, 0].to(device)]
     return losses
 
 
 def losses_going_on(model: LanguageModel, ids: Integer[Tensor, "N"], segment: int) -> Float[Tensor, "R N_minus_1"]:
-    """Nats of every token but the first, for every replica, of a text that is one stream: nothing is read twice."""
+    """Nats of every token but the first, for every replica, reading the text once as a stream with carried state."""
     if len(ids) < 2:
-        raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one to see and one to predict")
+        raise UserError(f"{len(ids)} token cannot be scored: at least 2 are needed, one as context and one to predict")
     ids = ids.to(next(model.parameters()).device, torch.int64)
     starts = range(0, len(ids) - 1, segment)
     stream = Stream(model, len(starts))
@@ -91,14 +94,14 @@ def losses_going_on(model: LanguageModel, ids: Integer[Tensor, "N"], segment: in
 
 
 def losses_of(model: LanguageModel, ids: Integer[Tensor, "N"], reading: Reading) -> Float[Tensor, "R N_minus_1"]:
-    """Nats of every token but the first, for every replica, of a text that is read in this way."""
+    """Nats of every token but the first, for every replica, by the given reading."""
     segment, stride, carried = reading
     return losses_going_on(model, ids, segment) if carried else token_losses(model, ids, segment, stride)
 
 
 @dataclass(frozen=True)
 class Surprise:
-    """What one model made of one text, and what the text was."""
+    """The total nats of one model on one text, with the facts needed to label scores."""
 
     nats: float
     tokens: int
@@ -108,16 +111,16 @@ class Surprise:
     stride: int
     token_kind: str
     unknown: int = 0
-    """How many of the tokens stand for words outside the vocabulary: easy to predict, and not what the text says."""
+    """How many tokens are the unknown word: they are easy to predict, so they flatter the score."""
     carried: bool = False
-    """Whether each segment went on from the one before."""
+    """Whether state was carried from segment to segment."""
     read_in: str | None = None
-    """How the text was read, in words, where several models read it in different ways."""
+    """For labels: how the text was read, where several models read it in different ways."""
     pieces: tuple[tuple[float, int], ...] | None = None
-    """Nats and tokens of each of its pieces, one after the other; None where it is too short."""
+    """Nats and token count of each consecutive piece; None if the text is too short."""
 
     def scores(self, split: str) -> list[Score]:
-        """`split.loss`, `.perplexity`, `.perplexity_per_word`, `.bits_per_byte`, each with what it is."""
+        """`split.loss`, `.perplexity`, `.perplexity_per_word` and `.bits_per_byte`, with labels."""
         tokens, words, size = _count(self.tokens, "token"), _count(self.words, "word"), _count(self.bytes, "byte")
         how = f"{split} · {tokens} · {self.read_in or Reading(self.segment, self.stride, self.carried).label}"
         if self.unknown:
@@ -148,8 +151,7 @@ def surprise(
     unknown: int | None = None,
     carried: bool = False,
 ) -> list[Surprise]:
-    """Score a text (its first `at_most` tokens) for every replica, as one stream where state is carried; `unknown` is
-    the id of unknown words."""
+    """Score a text, or its first `at_most` tokens, for every replica. `unknown` is the id of the unknown word."""
     model.eval()
     end = len(tokens.ids) if at_most is None else min(len(tokens.ids), at_most + 1)
     reading = Reading(segment, stride, carried)
@@ -166,7 +168,7 @@ def surprise(
 def surprise_of(
     nats: float, tokens: Tokens, reading: Reading, token_kind: str, end: int | None = None, unknown: int | None = None
 ) -> Surprise:
-    """What so many nats are, of a text up to this token."""
+    """Add the facts about the text up to token `end` to its total nats."""
     ids, starts, sizes = tokens.ids[1:end], tokens.starts[1:end], tokens.bytes[1:end]
     strange = 0 if unknown is None else int((ids == unknown).sum())
     segment, stride, carried = reading

@@ -1,12 +1,13 @@
-"""What a number measures: its unit, which way is better, and on which scale effects add up.
+"""Metrics: their unit, whether lower or higher is better, and the scale on which effects are additive.
 
-A metric is registered once, under the name that scores have it by (`valid.perplexity` is the perplexity of the split
-valid; `test.precision.cats` that of the class cats). Whoever averages, compares or shows scores asks the metric, and
-knows none by name.
+Each metric is registered once, under the name that appears in score names (`valid.perplexity` is the perplexity of the
+split valid; `test.precision.cats` the precision for the class cats). Code that averages, compares or shows scores asks
+the metric and has no metric's name hard-coded.
 
 Perplexities are compared as logarithms. A change that makes every token 2 % likelier lowers a perplexity of 300 by 6
-and one of 30 by 0.6; it is one effect, and only the logarithm shows it as one. So averages of perplexities are
-geometric (the perplexity of the mean loss), and whether an effect "depends on size" is asked of ratios.
+and one of 30 by 0.6. It is the same effect, and only on the log scale is it the same number. So averages of
+perplexities are geometric (the perplexity of the mean loss), and whether an effect "depends on size" is tested on
+ratios.
 """
 
 import math
@@ -18,32 +19,33 @@ from typing import Any, NamedTuple
 from headway.core.errors import UserError, did_you_mean
 from headway.core.variants import Registry
 
-LARGEST = 700
-"""Logarithm of what a number can hold. Intervals of two seeds, one of which exploded, go beyond."""
+MAX_EXPONENT = 700
+"""Larger arguments of exp are treated as infinite, since they come close to float overflow. The interval of two seeds,
+one of which diverged, can reach that far."""
 
 
 class Scale:
-    """Where effects add up: here, on the values themselves."""
+    """The scale on which effects are additive; in this base class the values themselves."""
 
     is_ratio = False
-    """Whether effects multiply, so that the logarithm is what is compared."""
-    told_times = 1
-    """A difference, when it is told."""
+    """Whether effects are multiplicative, so that logarithms are compared."""
+    display_factor = 1
+    """Differences are multiplied by this when they are reported."""
 
     def natural(self, value: float) -> float:
         return value
 
     def back(self, natural: float) -> float:
-        """What `natural` came from."""
+        """The inverse of `natural`."""
         return natural
 
     def possible(self, value: float) -> float:
-        """The nearest value that there can be: the end of an interval may lie beyond."""
+        """Clip to the metric's range, since the end of an interval may lie outside."""
         return value
 
 
 class Logarithms(Scale):
-    """Effects multiply: 2 % of a perplexity is 2 % at every size."""
+    """Effects are multiplicative: a 2 % lower perplexity is the same effect at every size."""
 
     is_ratio = True
 
@@ -51,48 +53,48 @@ class Logarithms(Scale):
         return math.log(value) if value > 0 else math.nan
 
     def back(self, natural: float) -> float:
-        return math.exp(natural) if natural < LARGEST else math.inf
+        return math.exp(natural) if natural < MAX_EXPONENT else math.inf
 
 
-class Shares(Scale):
-    """Between 0 and 1, and a difference is told in points of a hundred."""
+class Fractions(Scale):
+    """Values between 0 and 1, with differences reported in percentage points."""
 
-    told_times = 100
+    display_factor = 100
 
     def possible(self, value: float) -> float:
         return min(max(value, 0.0), 1.0)
 
 
-class OfHundred(Scale):
-    """Between 0 and 100."""
+class ZeroToHundred(Scale):
+    """Values between 0 and 100."""
 
     def possible(self, value: float) -> float:
         return min(max(value, 0.0), 100.0)
 
 
-PLAIN, LOG, POINTS, HUNDRED = Scale(), Logarithms(), Shares(), OfHundred()
+PLAIN, LOG, POINTS, HUNDRED = Scale(), Logarithms(), Fractions(), ZeroToHundred()
 
 
 @dataclass(frozen=True)
 class Metric:
     name: str
-    """As in the names of scores."""
+    """As it appears in score names."""
     noun: str
-    """In words, as one counts in it: nats, perplexity, accuracy on unseen texts."""
+    """For text: nats, perplexity, accuracy on unseen texts."""
     lower_is_better: bool
     scale: Scale = PLAIN
     title: str = ""
-    """Over a column of values; empty = the noun."""
+    """The heading of a table column; empty = the noun."""
     form_of: str = ""
-    """The metric that this one is a narrower form of: accuracy, of that on unseen texts."""
+    """The metric that this one is a variant of: accuracy for accuracy on unseen texts."""
     is_of_rows: bool = False
-    """A plain mean over rows, each right or wrong: two models can be compared row by row."""
+    """A mean over rows that are each right or wrong, so that two models can be compared row by row."""
     is_per_token: bool = False
-    """A mean over tokens: with another tokenizer it is another thing."""
+    """A mean over tokens, which is not comparable between tokenizers."""
 
     @property
     def unit(self) -> str:
-        """What a difference is counted in."""
+        """The unit of differences."""
         return f"points of {self.noun}" if self.scale is POINTS else self.noun
 
     @property
@@ -105,11 +107,11 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """Times a difference `this - that` on the natural scale: how much better this is than that."""
+        """Multiply a difference `this - that` on the natural scale by this to get how much better `this` is."""
         return -1 if self.lower_is_better else 1
 
     def natural(self, value: float) -> float:
-        """On the scale where effects add up."""
+        """The value on the scale where effects are additive."""
         return self.scale.natural(value)
 
     def back(self, natural: float) -> float:
@@ -119,29 +121,30 @@ class Metric:
         return self.scale.possible(value)
 
     def mean(self, values: Iterable[float]) -> float:
-        """Taken where effects add up."""
+        """The mean, taken on the scale where effects are additive."""
         return self.back(statistics.fmean(map(self.natural, values)))
 
     def in_units(self, improvement: float, level: float) -> float:
-        """An improvement on the natural scale, in the metric's own units, upon an arm at `level` (natural)."""
+        """Convert an improvement over an arm at `level`, both on the natural scale, to the metric's own units."""
         if not self.is_ratio:
-            return improvement * self.scale.told_times
+            return improvement * self.scale.display_factor
         return self.back(level) * self.relative(improvement)
 
     def relative(self, improvement: float) -> float:
-        """An improvement on the natural scale, as a share of what it improves upon: 0.04 = 4 % lower (or higher)."""
-        return self.sign * (math.expm1(self.sign * improvement) if self.sign * improvement < LARGEST else math.inf)
+        """Convert an improvement on the natural scale to a relative change: 0.04 = 4 % lower (or higher)."""
+        return self.sign * (math.expm1(self.sign * improvement) if self.sign * improvement < MAX_EXPONENT else math.inf)
 
     def factor(self, improvement: float) -> float:
-        """The same as a factor: 2 = half the perplexity, 0.5 = twice as much."""
-        return math.exp(improvement) if improvement < LARGEST else math.inf
+        """Convert an improvement on the natural scale to a factor: 2 = half the perplexity, 0.5 = twice as much."""
+        return math.exp(improvement) if improvement < MAX_EXPONENT else math.inf
 
 
 METRICS: Registry[Metric] = Registry("metric")
 
 
 def register(metric: Metric, module: str) -> Metric:
-    """Known from now on to everything that reads scores. `module` is where it is written: `__name__`."""
+    """Register a metric, so that everything that reads scores knows it. `module` is the `__name__` of the module that
+    defines it."""
     return METRICS.add(metric.name, metric, module)
 
 
@@ -150,7 +153,7 @@ def _ours(*given: Any, **settings: Any) -> Metric:
 
 
 LOSS = _ours("loss", "nats", lower_is_better=True, is_per_token=True)
-"""What training lowers: every task has it."""
+"""The training objective, which every task has."""
 PERPLEXITY = _ours(
     "perplexity", "perplexity", lower_is_better=True, scale=LOG, title="perplexity per token", is_per_token=True
 )
@@ -173,12 +176,12 @@ BLEU_LOWERCASED, SENTENCE_BLEU = (
 )
 TOKEN_ACCURACY = _ours("token_accuracy", "accuracy of tokens", lower_is_better=False, scale=POINTS, is_per_token=True)
 MASKED_ACCURACY = _ours(
-    "masked_accuracy", "accuracy on hidden tokens", lower_is_better=False, scale=POINTS, is_per_token=True
+    "masked_accuracy", "accuracy on masked tokens", lower_is_better=False, scale=POINTS, is_per_token=True
 )
 PSEUDO_PERPLEXITY = _ours("pseudo_perplexity", "pseudo-perplexity", lower_is_better=True, scale=LOG, is_per_token=True)
 EXACT_MATCH = _ours("exact_match", "exact matches", lower_is_better=False, scale=POINTS, is_of_rows=True)
 FOUND_AT = (1, 5)
-"""Among so many of the likeliest."""
+"""The k of recall at k."""
 CAPTIONS_AT, PICTURES_AT = (
     {
         k: _ours(
@@ -193,26 +196,27 @@ CAPTIONS_AT, PICTURES_AT = (
     }
     for what in ("captions", "pictures")
 )
-"""How many pictures have their caption among the k likeliest, and how many captions their picture."""
+"""Recall at k: the share of pictures whose caption is among the k likeliest, and of captions whose picture is."""
 
 
 class ScoreName(NamedTuple):
-    """`split.metric`, or `split.metric.part`, taken apart."""
+    """A parsed score name: `split.metric` or `split.metric.part`."""
 
     split: str
     metric: str
     part: str = ""
-    """The class, where it is of one."""
+    """The class or other subset that the score is of, if any."""
 
 
 def is_test(split: str) -> bool:
-    """Whether nothing may be chosen by this split: every one whose name begins with "test", as test_2016 does."""
+    """Whether the split is for testing only, so that nothing may be selected by it: its name begins with "test", as in
+    test_2016."""
     return split.startswith("test")
 
 
 def parsed(name: str) -> ScoreName:
-    """Also of a metric that nobody knows. A split may be called after a file, and a class by anything: the first known
-    metric counts."""
+    """Parse a score name, even if its metric is unknown. Split and class names may contain dots, so the first part that
+    is a known metric counts as the metric."""
     split, *rest = name.split(".")
     for k, word in enumerate(rest):
         if word in METRICS:
@@ -221,10 +225,10 @@ def parsed(name: str) -> ScoreName:
 
 
 def metric_of(name: str) -> Metric:
-    """What the score of this name measures."""
+    """The metric of a score name."""
     split, what, _ = parsed(name)
     if not split or what not in METRICS:
         hint = did_you_mean(name, [f"{split or 'valid'}.{each}" for each in METRICS])
         hint = hint if "did you mean" in hint else f"; known are {', '.join(METRICS)}"
-        raise UserError(f"'{name}' is no score that can be compared: write split.metric, as valid.perplexity{hint}")
+        raise UserError(f"'{name}' cannot be compared: write split.metric, such as valid.perplexity{hint}")
     return METRICS[what]

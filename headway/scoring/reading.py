@@ -1,15 +1,15 @@
-"""How a text is read when it is scored: in segments, in windows that overlap, or as one stream."""
+"""How a text is fed to the model for scoring: in segments, in overlapping windows, or as one stream."""
 
 from typing import NamedTuple
 
 
 class Reading(NamedTuple):
-    """How a text is read when it is scored."""
+    """Segment length, stride, and whether state is carried."""
 
     segment: int
     stride: int
     carried: bool = False
-    """From left to right as one stream, each segment going on from the state of the one before."""
+    """The text is one stream: each segment continues from the state of the one before."""
 
     @property
     def label(self) -> str:

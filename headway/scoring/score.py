@@ -1,4 +1,4 @@
-"""A score: a number that says what it measures."""
+"""A score: a number together with a label that says what it measures."""
 
 import math
 from collections import Counter
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 SEPARATOR = " · "
-"""Stands between the parts of a label."""
+"""Separates the parts of a label."""
 FEW_CLASSES = 32
-"""Up to which a confusion is written as a table."""
+"""Confusion matrices of up to so many classes are stored as a full table, larger ones as a list of non-zero cells."""
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often each class was taken for each: what never happened is not there, for of n classes that is nearly n²."""
+    """A sparse confusion matrix: only non-zero cells are kept, because with n classes most of the n² cells are zero."""
 
     classes: tuple[str, ...]
     cells: tuple[tuple[int, int, int], ...]
-    """The right class, the one that was chosen, both by their places among the classes; and how often."""
+    """(index of the true class, index of the predicted class, count)."""
 
     @classmethod
     def counted(cls, classes: Sequence[str], right: Iterable[int], chosen: Iterable[int]) -> "Confusion":
@@ -32,7 +32,7 @@ class Confusion:
 
     @property
     def counts(self) -> tuple[tuple[int, ...], ...]:
-        """A row per right class, a column per class that was chosen."""
+        """The dense matrix: a row per true class, a column per predicted class."""
         rows = [[0] * len(self.classes) for _ in self.classes]
         for right, chosen, n in self.cells:
             rows[right][chosen] = n
@@ -40,7 +40,7 @@ class Confusion:
 
     @property
     def totals(self) -> tuple[list[int], list[int], list[int]]:
-        """Of each class: how many are of it, how many were taken for it, and how many of these rightly."""
+        """For each class: the number of examples, the number of predictions, and the number of correct predictions."""
         there, taken, hits = ([0] * len(self.classes) for _ in range(3))
         for right, chosen, n in self.cells:
             there[right] += n
@@ -49,7 +49,7 @@ class Confusion:
         return there, taken, hits
 
     def as_json(self) -> dict[str, Any]:
-        """Few classes as a table, many as what happened."""
+        """A dense table if there are few classes, else the non-zero cells."""
         if len(self.classes) <= FEW_CLASSES:
             return {"classes": list(self.classes), "counts": list(self.counts)}
         return {"classes": list(self.classes), "cells": [list(cell) for cell in self.cells]}
@@ -61,31 +61,32 @@ class Confusion:
         n = len(stored["classes"])
         cells = tuple((int(a), int(b), int(count)) for a, b, count in stored["cells"])
         if any(not (0 <= a < n and 0 <= b < n) for a, b, _ in cells):
-            raise ValueError("a class that there is not")
+            raise ValueError("a confusion cell names a class that does not exist")
         return cls(tuple(stored["classes"]), cells)
 
 
 @dataclass(frozen=True)
 class Score:
     name: str
-    """`split.quantity`, such as `valid.perplexity`; `split.quantity.class` where it is of one class."""
+    """`split.quantity`, such as `valid.perplexity`; `split.quantity.class` for a single class."""
     value: float
     label: str
-    """The whole truth: per what, on what, how much of it, how it was cut."""
+    """What was measured: the unit, the split, the amount of data, and how it was truncated."""
     interval: tuple[float, float] | None = None
-    """Where the value would fall for other rows from the same source, 95 times in 100."""
+    """The 95 % confidence interval, over other rows from the same source."""
     confusion: Confusion | None = None
-    """Of an accuracy over several classes."""
+    """For an accuracy over several classes: its confusion matrix."""
     rows: str | None = None
-    """Of an accuracy: 1 for every row that is right and 0 for the others, in the order of the split. Two models can be
-    compared row by row without asking them again. Kept in the run's folder, but not told: it is as long as a split."""
+    """For an accuracy: a 1 for every correct row and a 0 for the others, in the order of the split. With these, two
+    models can be compared row by row without running them again. Stored in the run folder but not printed, because it
+    is as long as the split."""
     counts: tuple[tuple[int | float, ...], ...] | None = None
-    """Of a score that is made of sums, such as BLEU: what each row adds to them. Kept like `rows`."""
+    """For a score computed from sums, such as BLEU: each row's contribution to the sums. Stored like `rows`."""
     texts: tuple[str, ...] | None = None
-    """Of what is written: the translation of every source. Kept like `rows`."""
+    """For translations: the output for every source. Stored like `rows`."""
 
     def as_json(self) -> dict[str, Any]:
-        """JSON has no infinity and no NaN: both are null."""
+        """JSON has neither infinity nor NaN, so both become null."""
         found: dict[str, Any] = {"value": self.value if math.isfinite(self.value) else None, "label": self.label}
         if self.interval is not None:
             found["interval"] = list(self.interval)
@@ -99,7 +100,7 @@ class Score:
 
     @classmethod
     def from_json(cls, name: str, stored: dict[str, Any]) -> "Score":
-        """What `as_json` or `to_keep` gave; KeyError or TypeError for anything else."""
+        """Read what `as_json` or `to_keep` wrote; raises KeyError or TypeError for anything else."""
         value, interval, confusion = stored["value"], stored.get("interval"), stored.get("confusion")
         if confusion is not None:
             confusion = Confusion.from_json(confusion)
@@ -114,8 +115,8 @@ class Score:
 
 
 def label_of_all(labels: Mapping[str, Sequence[str]]) -> str:
-    """One label for several arms, from those of their runs: what all say, then what only some arms do. What the runs
-    of one arm say differently, such as how many were right, is true of a run alone, and left out."""
+    """Merge the labels of several arms into one: the parts that all arms share, then the parts that only some have.
+    Parts that differ between the runs of one arm, such as the number of correct rows, are left out."""
     parts = {arm: [label.split(SEPARATOR) for label in of_runs] for arm, of_runs in labels.items() if of_runs}
     of_arms = {arm: [one for one in runs[0] if all(one in run for run in runs)] for arm, runs in parts.items()}
     common = [one for one in next(iter(of_arms.values()), []) if all(one in own for own in of_arms.values())]

@@ -1,4 +1,4 @@
-"""The loss of every token of a text somebody typed."""
+"""The loss of every token of a text that a user typed."""
 
 from dataclasses import dataclass
 
@@ -17,17 +17,17 @@ from headway.scoring.reading import Reading
 class ScoredText:
     pieces: list[str]
     nats: list[float | None]
-    """One per piece; None where there was nothing to predict it from."""
+    """One per piece; None where there was no context to predict it from."""
     unknown: int
-    """How many tokens stand for words outside the vocabulary."""
+    """How many tokens are the unknown word."""
     begins_a_line: bool
-    """Whether the first token was predicted too, from a line end put before it."""
+    """Whether a line end was put in front, so that the first token was predicted too."""
     surprise: Surprise | Guesses
 
 
 @torch.no_grad()
 def score_text(model: LanguageModel, tokenizer: Tokenizer, text: str, reading: Reading, token_kind: str) -> ScoredText:
-    """Score a text as the beginning of a new line, if the vocabulary knows line ends; else from its second token on."""
+    """Score a text as the beginning of a new line if the vocabulary has a line end, else from its second token on."""
     tokens = tokenizer.encode(text)
     ids = tokens.ids.tolist()
     if not ids:

@@ -18,12 +18,12 @@ class ScoringSpec(Spec):
     splits: list[str] | None = None
     """Which splits to score; null = all but train."""
     segment: int | None = Field(default=None, ge=1)
-    """Tokens the model sees at once; null = data.segment. More than in training asks for length extrapolation."""
+    """Tokens the model sees at once; null = data.segment. More than in training tests length extrapolation."""
     stride: int | None = Field(default=None, ge=1)
-    """How far the window moves: the last so many tokens of each window are scored, the others are context; null =
+    """How far the window moves. The last `stride` tokens of each window are scored, the others are context; null =
     segment."""
     state: State | None = None
-    """carried: the split is one stream, and each segment goes on from the state of the one before (a recurrence's, or
+    """carried: the split is one stream, and each segment continues from the state of the one before (a recurrence's, or
     attention's with mixer.memory); fresh: every segment starts without one; null = carried if the model was trained so
     (data.batches=contiguous) and the window does not stride."""
     decoding: DecodingSpec = Greedy()

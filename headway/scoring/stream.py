@@ -1,7 +1,7 @@
-"""A text read as one stream, segment after segment, each going on from the state of the one before.
+"""Scoring a text as one stream: each segment continues from the state of the one before.
 
-A recurrence launches a few kernels per token, and on a GPU to launch them takes longer than to compute them. So there
-the reading of a segment is recorded once as a graph, which is then replayed for all others.
+A recurrence launches a few kernels per token, and on a GPU the launch overhead exceeds the compute time. So the forward
+pass of a segment is captured once as a CUDA graph, which is replayed for all other segments.
 """
 
 import torch
@@ -12,11 +12,11 @@ from headway.models.language_model import LanguageModel
 from headway.nn.trainable import Carried
 
 SEGMENTS_THAT_PAY = 8
-"""From so many on a graph is recorded."""
+"""A CUDA graph is captured from this many segments on."""
 
 
 class Stream:
-    """A model that reads rows of `segment` tokens, one row at a time."""
+    """Runs a model over the segments of a text, keeping its state between calls."""
 
     def __init__(self, model: LanguageModel, segments: int):
         self.model = model
@@ -27,7 +27,7 @@ class Stream:
         self.recorded: Tensor
 
     def losses(self, rows: Int[Tensor, "R 1 T1"]) -> Float[Tensor, "R T"]:
-        """Nats of every token but the first of these, which was the last of the segment before."""
+        """Nats of every token but the first, which was the last token of the previous segment."""
         if self.graph is None and self.pays and self.state is not None:
             self._record(rows)
         if self.graph is None or rows.shape != self.rows.shape:  # the last segment is shorter
@@ -41,12 +41,12 @@ class Stream:
         return nats[:, 0]
 
     def _record(self, rows: Tensor) -> None:
-        """The state that is read and written stays in one place from now on."""
+        """Capture the graph. From now on the state is read from and written to the same tensors."""
         assert self.state is not None
         self.rows, state = rows.clone(), {name: tensor.clone() for name, tensor in self.state.items()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # kernels are chosen and compiled before the recording
+        with torch.cuda.stream(side):  # warm up: kernels are selected and compiled before the capture
             self._read(self.rows)
         torch.cuda.current_stream().wait_stream(side)
         self.state, graph = state, torch.cuda.CUDAGraph()

@@ -1,8 +1,8 @@
-"""What a translator makes of pairs: the loss of the right targets, and what it writes by itself.
+"""Scores of translators: the loss of the reference targets, and the quality of what the model writes.
 
-The loss and the token accuracy are of targets that are given, token by token, as in training. What is written from the
-source alone (`scoring/decoding.py`) is compared as text: exactly, where a source has one right translation, and else by
-BLEU and chrF. Padding is never counted; END is a token like the others.
+The loss and the token accuracy are teacher-forced, as in training. Decoded translations (`scoring/decoding.py`) are
+compared as text: by exact match where a source has one right translation, and else also by BLEU and chrF. Padding is
+never counted; END is a token like the others.
 """
 
 import math
@@ -29,21 +29,21 @@ from headway.stats.intervals import wilson
 from headway.stats.resampled import interval
 
 Model = Translator | JointTranslator
-LARGEST = {"cpu": 2**24, "cuda": 2**27}
-"""Numbers in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
+MAX_ELEMENTS = {"cpu": 2**24, "cuda": 2**27}
+"""Elements in the largest tensor of a batch, by device: 64 and 512 MB in float32."""
 LENGTHS = (5, 10, 20, 40)
-"""Where sources, in tokens without END, are told apart by their length."""
+"""Bin edges for scores by source length, in tokens without END."""
 
 
 @dataclass(frozen=True, eq=False)
 class Forced:
-    """What one model says of targets that are given. Arrays have a place per pair."""
+    """Teacher-forced results of one model. Arrays have an element per pair."""
 
     nats: Float[np.ndarray, " N"]
     tokens: Int[np.ndarray, " N"]
-    """Of the target, END among them."""
+    """Tokens of the target, including END."""
     right: Int[np.ndarray, " N"]
-    """How many of them were the likeliest."""
+    """How many of these were the model's likeliest token."""
 
     @property
     def loss(self) -> float:
@@ -57,13 +57,13 @@ class Forced:
 
 @torch.no_grad()
 def forced(model: Model, pairs: PairedTexts) -> list[Forced]:
-    """Of every replica. Sides longer than the model's context are cut."""
+    """The teacher-forced results of every replica. Texts longer than the model's context are truncated."""
     model.eval()
     R, device, context = model.replicas, next(model.parameters()).device, model.longest
     (sources, source_lengths), (targets, lengths) = (side.padded(context) for side in (pairs.source, pairs.target))
     nats, right = np.zeros((R, len(pairs))), np.zeros((R, len(pairs)), dtype=np.int64)
     end = pairs.target.end
-    for rows in _alike(np.maximum(source_lengths, lengths), model, device):
+    for rows in _batches(np.maximum(source_lengths, lengths), model, device):
         S, T = source_lengths[rows].max(), lengths[rows].max()
         known, asked = (
             torch.as_tensor(table[rows]).long().to(device).expand(R, -1, -1) for table in (sources, targets)
@@ -90,20 +90,20 @@ def decoded(
     cached: bool = True,
     at_once: int | None = None,
 ) -> Found:
-    """What every replica writes from these sources: tokens, without END, cut to the model's context. From nothing,
-    nothing is written. `end`: the END of targets. `told` hears how many are done, `at_once` says how many are computed
-    together: which has no say in it."""
+    """Decode these sources with every replica: tokens without END, truncated to the model's context. An empty source
+    gives an empty translation. `end` is the END token of targets. `told` is called with the number of finished sources.
+    `at_once` is the batch size, which does not change the result."""
     model.eval()
     R, device, context = model.replicas, next(model.parameters()).device, model.longest
     ends = model.source_vocabulary - 1
     rows_of = [np.concatenate((ids[: context - 1], [ends])) for ids in sources]
     lengths = np.array([len(ids) for ids in rows_of], dtype=np.int64)
     found: Found = [[[Hypothesis((), 0.0, 0.0)] for _ in sources] for _ in range(R)]
-    there = np.flatnonzero(lengths > 1)  # END alone is no source
+    there = np.flatnonzero(lengths > 1)  # a source with END only is empty
     done = len(sources) - len(there)
     with packed_weights(model):
-        for alike in _alike(lengths[there], model, device, getattr(how, "size", 1), at_once):
-            rows = there[alike]
+        for batch in _batches(lengths[there], model, device, getattr(how, "size", 1), at_once):
+            rows = there[batch]
             table = torch.zeros(len(rows), lengths[rows].max(), dtype=torch.int64)
             for k, row in enumerate(rows):
                 table[k, : lengths[row]] = torch.as_tensor(rows_of[row])
@@ -125,16 +125,16 @@ def _limit(model: Model, how: DecodingSpec, source: int) -> int:
     return how.limit(source) if most is None else min(how.limit(source), most)
 
 
-def _alike(
+def _batches(
     lengths: Int[np.ndarray, " N"],
     model: Model,
     device: torch.device,
     beams: int | None = None,
     at_once: int | None = None,
 ) -> Iterator[Int[np.ndarray, " n"]]:
-    """Rows of similar length, as many as fit. `beams`: so many of each are written, one token at a time; None = targets
-    are given, and all their tokens are answered at once."""
-    order, most = np.argsort(lengths, kind="stable")[::-1], LARGEST.get(device.type, LARGEST["cpu"])
+    """Batches of rows of similar length, as large as memory allows. `beams` is the beam width for decoding; None =
+    teacher forcing, where all target tokens are predicted at once."""
+    order, most = np.argsort(lengths, kind="stable")[::-1], MAX_ELEMENTS.get(device.type, MAX_ELEMENTS["cpu"])
     first = 0
     while first < len(order):
         widest = int(lengths[order[first]])
@@ -149,23 +149,23 @@ def _alike(
 
 @dataclass(frozen=True, eq=False)
 class Translated:
-    """What one model wrote for every source of a split, beside what is right."""
+    """One model's translations of a split, with the references."""
 
     sources: list[str]
     references: list[str]
     best: list[Hypothesis]
     texts: list[str]
-    """Of the best hypotheses."""
+    """The best hypotheses as text."""
     lengths: Int[np.ndarray, " N"]
-    """Tokens of each source, without END."""
+    """Length of each source in tokens, without END."""
     seen: Bool[np.ndarray, " N"]
     """Whether the source was in train."""
     how: str
-    """Of the decoding, and what was cut."""
+    """For labels: the decoding method, and what was truncated."""
 
     @property
     def exact(self) -> Bool[np.ndarray, " N"]:
-        """What is, but for white space, the reference."""
+        """Whether each translation equals the reference, ignoring white space."""
         both = zip(self.texts, self.references, strict=True)
         return np.array([ours.split() == right.split() for ours, right in both], dtype=np.bool_)
 
@@ -176,7 +176,7 @@ class Translated:
         return Translated(sources, references, best, texts, self.lengths[rows], self.seen[rows], self.how)
 
     def table(self, exact: bool, tokenizer: str = "13a") -> list[list[str]]:
-        """A row for every sentence, a header first."""
+        """A header, then a row for every sentence."""
         columns = ["source", "reference", "translation", "exact", "nats", "tokens", "seen in train"]
         rows = [
             [source, reference, text, str(int(hit)), f"{one.nats:.4f}", str(len(one.tokens)), str(int(seen))]
@@ -191,8 +191,8 @@ class Translated:
         return [columns, *([" ".join(cell.split()) for cell in row] for row in rows)]
 
     def scores(self, split: str, exact: bool, tokenizer: str = "13a") -> list[Score]:
-        """`split.exact_match`; and where a source has more than one right translation BLEU and chrF. Of what the recipe
-        is judged by, also by length of the source, and on sources that are not in train."""
+        """`split.exact_match`, and BLEU and chrF where a source has more than one right translation. The main one of
+        these is also given by source length and for sources that are not in train."""
         found = [replace(self._exact(split, exact), rows=_digits(self.exact), texts=tuple(self.texts))]
         if exact:
             return found + [self.only(rows)._exact(split, exact, part) for part, rows in self._parts()]
@@ -201,7 +201,8 @@ class Translated:
         return found + [self.only(rows)._bleu(split, whole[0], part, rows) for part, rows in self._parts()]
 
     def _parts(self) -> Iterator[tuple[str, Int[np.ndarray, " n"]]]:
-        """Which rows have short sources, longer ones …, as far as there are any; and which sources are not in train."""
+        """The rows of each source-length bin, where the bin is neither empty nor the whole split, and the rows whose
+        source is not in train."""
         for low, high in pairwise([-1, *LENGTHS, math.inf]):
             rows = np.flatnonzero((self.lengths > low) & (self.lengths <= high))
             if 0 < len(rows) < len(self.texts):
@@ -211,19 +212,19 @@ class Translated:
 
     def _exact(self, split: str, one_answer: bool, part: str = "") -> Score:
         hits, n = int(self.exact.sum()), len(self.texts)
-        told = "the one right translation" if one_answer else "the reference"
-        label = f"exactly {told}: {hits:,} of {n:,} · {split}{_which(part)} · {self.how}"
+        reference = "the one right translation" if one_answer else "the reference"
+        label = f"exactly {reference}: {hits:,} of {n:,} · {split}{_subset(part)} · {self.how}"
         return Score(_name(split, EXACT_MATCH, part), hits / n, label, wilson(hits, n))
 
     def _bleu(
         self, split: str, whole: bleu.BleuScore, part: str = "", rows: Int[np.ndarray, " n"] | None = None
     ) -> Score:
-        """Of all, or of these rows alone. The interval is for other sentences."""
+        """The score of all rows or of these only. The interval is over other sentences."""
         counts, score = np.array(whole.counts, dtype=np.float64), bleu.of_sums(whole.metric)
         assert score is not None
         counts = counts if rows is None else counts[rows]
         value = whole.value if rows is None else float(score(counts.sum(0)))
-        label = f"{whole.how} · {split}{_which(part)} · {_pairs(len(self.texts))} · {self.how}"
+        label = f"{whole.how} · {split}{_subset(part)} · {_pairs(len(self.texts))} · {self.how}"
         return Score(_name(split, whole.metric, part), value, label, interval(counts, score))
 
 
@@ -231,8 +232,8 @@ def _name(split: str, metric: Metric, part: str) -> str:
     return f"{split}.{metric.name}" + (f".{part}" if part else "")
 
 
-def _which(part: str) -> str:
-    """In words, as in a label."""
+def _subset(part: str) -> str:
+    """The subset of the split, for a label."""
     return {"": "", "unseen": ", sources that are not in train"}.get(part, f", sources of {part} tokens")
 
 
@@ -254,28 +255,28 @@ def forced_scores(split: str, found: Forced, kind: str, cut: int, context: int) 
 def translated(
     model: Model, pairs: PairedTexts, tokenizer: Tokenizer, how: DecodingSpec, **settings: object
 ) -> list[Translated]:
-    """What every replica writes for a split. `tokenizer`: that of the targets."""
+    """Translate a split with every replica. `tokenizer` is that of the targets."""
     sources = ids_of(pairs.source)
     context = model.longest
     cut_sources = sum(len(ids) >= context for ids in sources)
     made = []
     for of_replica in decoded(model, sources, pairs.target.end, how, **settings):  # pyright: ignore
         best = [hypotheses[0] for hypotheses in of_replica]
-        told = how.label
+        label = how.label
         if cut_sources:
-            told += f" · {cut_sources:,} sources cut at {context} tokens"
+            label += f" · {cut_sources:,} sources cut at {context} tokens"
         if empty := sum(len(ids) == 0 for ids in sources):
-            told += f" · {empty:,} empty sources, which stay empty"
+            label += f" · {empty:,} empty sources"
         if endless := sum(one.cut for one in best):
-            told += f" · {endless:,} did not end by themselves"
+            label += f" · {endless:,} cut at the length limit"
         texts = [tokenizer.decode(one.tokens) for one in best]
         lengths = pairs.source.lengths - 1
-        made.append(Translated(pairs.source.texts, pairs.target.texts, best, texts, lengths, pairs.seen, told))
+        made.append(Translated(pairs.source.texts, pairs.target.texts, best, texts, lengths, pairs.seen, label))
     return made
 
 
 def spread_out(pairs: PairedTexts, at_most: int | None) -> PairedTexts:
-    """As many pairs as have at most so many target tokens together, from all over the split and always the same."""
+    """A fixed random subset of pairs with at most so many target tokens in total."""
     lengths = pairs.target.lengths
     if at_most is None or lengths.sum() <= at_most:
         return pairs

@@ -1,6 +1,6 @@
-"""Attention by construction: say what attention should do, and get weights that do it, or a reason why none can.
+"""Attention by construction: describe what attention should do, and get weights that do it or a proof that none can.
 
-The public names. They are imported where they are first used: queries and keys need no torch.
+These are the public names. They are imported lazily, because queries and keys need no torch.
 """
 
 from importlib import import_module

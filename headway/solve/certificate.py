@@ -1,4 +1,4 @@
-"""The reason why no query comes near the wanted weights: others with the same mean key that are more even."""
+"""The proof that no query comes near the wanted weights: other weights with the same mean key and higher entropy."""
 
 import math
 from dataclasses import dataclass
@@ -10,41 +10,42 @@ from headway.solve.geometry import entropy, length
 from headway.solve.inputs import Weights
 
 LAST_DIGITS = 4 * 2.0**-52
-"""Keys are taken to be known to four units in the last place: 0.1 + 0.2 is 0.3."""
+"""Keys are assumed to be known to four units in the last place, so that 0.1 + 0.2 is 0.3."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A distribution over the keys that has the same mean key as the wanted one, but is more even."""
+    """A distribution over the keys with the same mean key as the wanted one, but higher entropy."""
 
     mixture: Weights
     """μ: Σ μ_j k_j = Σ w_j k_j, and H(μ) > H(w)."""
     change: Weights
-    """μ − w, to more digits than the difference would have: Σ change_j = 0 and Σ change_j k_j = 0."""
+    """μ − w, with more digits than the difference would have: Σ change_j = 0 and Σ change_j k_j = 0."""
     gap: float
     """H(μ) − H(w) in nats: KL(w ‖ p) is at least this for every query."""
     floor: float
-    """No query comes nearer to w than this, in total variation: with less in the wrong place, Σ (w_j − μ_j) log p_j
-    could not be 0. For a single wanted key, and the most even μ, it is the best there is."""
+    """No query is closer to w than this in total variation: otherwise Σ (w_j − μ_j) log p_j could not be 0. For a
+    single wanted key and the μ of highest entropy, the bound is tight."""
     distance: float
-    """|Σ change_j k_j|, zero but for rounding."""
+    """|Σ change_j k_j|, zero up to rounding."""
     rounding: float
-    """The proof is exact for keys that differ from the given ones by this share of their largest number at most; 0 if
-    it is exact as it stands. Never more than four units in the last place."""
+    """The proof is exact for keys that differ from the given ones by at most this fraction of their largest entry; 0 if
+    it is exact for the given keys. Never more than four units in the last place."""
     strict: bool
-    """Whether four units in the last place of each number are enough, and not only of a key's largest one."""
+    """Whether four units in the last place of each entry are enough, rather than of a key's largest one."""
     up_to_norm: float
-    """Rounding leaves `distance`, so that the sum above is ‖q‖·distance and not 0: that ε is out of reach (or half the
-    floor, if ε is above it) is proved for queries up to this norm. Infinite where the distance is exactly zero."""
+    """Because of rounding, the sum above is bounded by ‖q‖·distance rather than 0, so the proof that ε (or half the
+    floor, if ε is larger) is out of reach holds for queries up to this norm. Infinite if the distance is exactly
+    zero."""
 
 
 def certify(exact: ExactKeys, w: Weights, change: Weights, ε: float) -> Certificate | None:
-    """What this change of the weights proves; None if nothing."""
+    """The certificate given by this change of the weights; None if it proves nothing."""
     if not change.any():
         return None
     i, change = exact.counterweight(change), change.copy()
     change[i] = 0.0
-    change[i] = -math.fsum(change)  # as it is taken to be where the mean is worked out
+    change[i] = -math.fsum(change)  # the same as in the computation of the mean
     mixture = w + change
     if mixture.min() < 0 or _slack(w, change, 0.0) <= 0:
         return None
@@ -71,26 +72,28 @@ def certify(exact: ExactKeys, w: Weights, change: Weights, ε: float) -> Certifi
 
 
 def _slack(w: Weights, change: Weights, τ: float) -> float:
-    """How far Σ (w_j − μ_j) log p_j, which every query makes zero, is from zero at least if p is within τ of w.
+    """A lower bound on Σ (w_j − μ_j) log p_j, which is zero for every query, if p is within τ of w.
 
-    Where w_j > μ_j the sum falls with p_j: at worst τ is taken from the one key where it counts most. Where w_j < μ_j
-    it falls as p_j rises: at worst τ is spread so that the raised p_j are in proportion to μ_j − w_j. (What is raised
-    by next to nothing may be left out: log p_j is never positive.) What rounding may have added is taken off.
+    Where w_j > μ_j, the sum decreases if p_j decreases: in the worst case τ is taken from the single key with the
+    largest effect. Where w_j < μ_j, it decreases if p_j increases: in the worst case τ is spread so that the increased
+    p_j are proportional to μ_j − w_j. (Negligible increases may be left out, since log p_j is never positive.) An
+    allowance for rounding is subtracted.
     """
     more, less = change < 0, change > 1e-30
     if τ >= w[more].min(initial=1.0) or not less.any() or not more.any():
         return -np.inf
     ν = np.abs(change)
     kept = ν[more] @ np.log(w[more]) + (ν[more] * np.log1p(-τ / w[more])).min()
-    with np.errstate(divide="ignore"):  # nothing poured on nothing: infinitely far
-        raised = ν[less] @ np.log(_poured(w[less], ν[less], τ))
+    with np.errstate(divide="ignore"):  # log 0 where both τ and the weights are zero
+        raised = ν[less] @ np.log(_water_filled(w[less], ν[less], τ))
     return float(kept - raised - 1e-14 * (abs(kept) + abs(raised))) if np.isfinite(raised) else np.inf
 
 
-def _poured(levels: Weights, widths: Weights, amount: float) -> Weights:
-    """The levels after pouring so much on them: in proportion to the widths, but for those that stood higher before."""
+def _water_filled(levels: Weights, widths: Weights, amount: float) -> Weights:
+    """Water-filling: the levels after adding `amount`, proportional to the widths except where they were higher
+    before."""
     order = np.argsort(levels / widths)
     heights = (amount + np.cumsum(levels[order])) / np.cumsum(widths[order])
-    # The first k fill up to one height; k is right when the next one already stands higher.
+    # The lowest k levels fill up to one height; k is right when the next level is already higher.
     below = np.append((levels / widths)[order][1:], np.inf)
     return np.maximum(levels, heights[np.argmax(heights <= below)] * widths)

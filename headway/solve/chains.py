@@ -1,11 +1,12 @@
-"""Gradients through chains: a product of Jacobians, one for each layer or step, and what bounds it.
+"""Gradients through chains: products of Jacobians, one per layer or step, and bounds on their norms.
 
     f(x) = W_n·relu(… relu(W_1·x))        ∂f/∂x     = W_n·D_{n−1}·W_{n−1} … D_1·W_1      D_i = diag(0s and 1s)
     x_{t+1} = φ(W·x_t + b_t)              ∂x_n/∂x_1 = D_{n−1}·W … D_1·W                  D_t = diag(φ'(W·x_t + b_t))
 
-Norms are spectral: the largest factor by which a small change can grow. That of a product is at most the product of the
-norms, and that of D_t at most the steepest slope of φ: 1/4 for the sigmoid, 1 for tanh and ReLU. Whether an instance
-keeps to a bound is decided in exact arithmetic: ‖J‖ ≤ c if and only if c²·I − Jᵀ·J has no negative eigenvalue.
+Norms are spectral: the largest factor by which a small change can grow. The norm of a product is at most the product of
+the norms, and that of D_t is at most the steepest slope of φ: 1/4 for the sigmoid, 1 for tanh and ReLU. Whether an
+instance satisfies a bound is decided in exact arithmetic: ‖J‖ ≤ c if and only if c²·I − Jᵀ·J has no negative
+eigenvalue.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 Factors = Sequence[Float64[Tensor, "N d d"]]
-"""The Jacobians of the layers or steps of N instances, the first step first."""
+"""The Jacobians of the layers or steps of N instances, in order."""
 Rows = Float64[Tensor, "N d"]
 Matrices = Float64[Tensor, "N d d"]
 
@@ -30,7 +31,7 @@ class Activation:
     of: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     steepest: Fraction
-    """No slope is larger."""
+    """The largest slope."""
 
 
 SIGMOID = Activation("sigmoid", torch.sigmoid, lambda a: torch.sigmoid(a) * torch.sigmoid(-a), Fraction(1, 4))
@@ -39,7 +40,7 @@ RELU = Activation("ReLU", torch.relu, lambda a: (a > 0).to(a.dtype), Fraction(1)
 
 
 def relu_chain(weights: Sequence[Matrices], x: Rows) -> Factors:
-    """The layers of a chain: D_i·W_i of all but the last, which is W_n."""
+    """The Jacobians of the layers of a chain: D_i·W_i, and W_n for the last."""
     found = []
     for W in weights[:-1]:
         a = (W @ x[..., None])[..., 0]
@@ -49,7 +50,7 @@ def relu_chain(weights: Sequence[Matrices], x: Rows) -> Factors:
 
 
 def recurrence(activation: Activation, W: Matrices, x: Rows, inputs: Sequence[Rows]) -> Factors:
-    """The steps of a recurrence from x_1 on, one for each of the `inputs` b_t."""
+    """The Jacobians of the steps of a recurrence from x_1, one for each of the `inputs` b_t."""
     found = []
     for b in inputs:
         a = (W @ x[..., None])[..., 0] + b
@@ -59,8 +60,8 @@ def recurrence(activation: Activation, W: Matrices, x: Rows, inputs: Sequence[Ro
 
 
 def lstm(weights: Matrices, bias: Rows, x: Rows, inputs: Sequence[Rows]) -> Factors:
-    """The steps of an LSTM; its state, (h, c) one after the other, is `x`. `weights` [N, 4·d, d] act on h; gates are
-    in the order input, forget, cell, output."""
+    """The Jacobians of the steps of an LSTM with the state `x` = (h, c), concatenated. `weights` [N, 4·d, d] act on h;
+    gates are in the order input, forget, cell, output."""
 
     def step(state: Tensor, W: Tensor, b: Tensor) -> Tensor:
         h, c = state.chunk(2)
@@ -89,7 +90,7 @@ def norms(jacobian: Matrices) -> Float64[Tensor, "N"]:
 
 
 def with_norm(W: Matrices, norm: float) -> Matrices:
-    """Scaled to this spectral norm, to 14 digits, and no larger."""
+    """Scale to this spectral norm, to 14 digits and never above it."""
     return W * ((1 - 1e-14) * norm / norms(W))[..., None, None]
 
 
@@ -97,18 +98,18 @@ def with_norm(W: Matrices, norm: float) -> Matrices:
 
 
 def exactly(factors: Sequence[Any]) -> np.ndarray:
-    """The product for one instance, of what the numbers in memory are: not rounded."""
+    """The product for one instance in exact arithmetic, without rounding."""
     found = None
     for factor in factors:
         exact = np.array([[Fraction(float(v)) for v in row] for row in factor], dtype=object)
         found = exact if found is None else exact.dot(found)
-    assert found is not None, "a chain has a layer at least"
+    assert found is not None, "a chain has at least one layer"
     return found
 
 
 def is_at_most(matrix: np.ndarray, bound: Fraction) -> bool:
-    """Whether the spectral norm of an exact matrix is at most this: elimination of bound²·I − MᵀM meets no negative
-    pivot, and no zero one with something beside it."""
+    """Whether the spectral norm of an exact matrix is at most `bound`: elimination of bound²·I − MᵀM has no negative
+    pivot, and no zero pivot with a nonzero entry in its row."""
     left = np.diag([bound**2] * matrix.shape[1]) - matrix.T.dot(matrix)
     for k in range(len(left)):
         pivot = left[k, k]

@@ -1,6 +1,6 @@
-"""An attention layer of `headway.nn` whose weights are set and not learnt, with a table of biases by distance.
+"""An attention layer of `headway.nn` with weights set by hand and a table of biases by distance.
 
-`Construction` is such a layer together with the direct computation of the same thing, which it is checked against.
+`Construction` is such a layer together with a direct computation of the same operation, against which it is checked.
 """
 
 import math
@@ -22,15 +22,15 @@ from headway.nn.positions import Positions
 from headway.nn.taps import watch
 from headway.solve.derivation import at_most, number
 
-MOST_ZEROS = 4096
-"""Attention looks at all pairs: with many more slots than this they would not fit into memory."""
+MAX_ZEROS = 4096
+"""Attention computes all pairs, which would not fit into memory with many more slots than this."""
 
 Stretch = Float[Tensor, "T c"]
 """A sequence of T tokens with c channels."""
 
 
 class RelativeBias(Positions):
-    """A bias per head and distance j − i, from `first` on; beyond the table nobody looks."""
+    """A bias per head and distance j − i, starting at `first`; −∞ outside the table."""
 
     has_bias = True
     table: Tensor
@@ -48,27 +48,27 @@ class RelativeBias(Positions):
 
 @dataclass(frozen=True, eq=False)
 class Construction:
-    """A layer that computes something known. Call it with [T, channels]."""
+    """A layer that computes a known operation. Call it with [T, channels]."""
 
     what: str
     channels: int
     layer: Attention
     positions: RelativeBias
     zeros: tuple[int, int]
-    """How many zero vectors stand before and after the sequence while the layer looks at it."""
+    """How many zero vectors are added before and after the sequence for the layer to attend to."""
     weights: dict[str, str]
-    """What the projections are, in words."""
+    """The projections, as text."""
     bound: float
-    """How far the layer may be from the direct computation, whatever the input; 0 = only rounding."""
+    """The largest difference from the direct computation for any input; 0 = only rounding."""
     direct: Callable[[Stretch], Stretch]
-    """The definition, without attention."""
+    """The operation by its definition, without attention."""
     reasons: list[str]
 
     def __post_init__(self):
-        if sum(self.zeros) > MOST_ZEROS:
+        if sum(self.zeros) > MAX_ZEROS:
             raise UserError(
-                f"{self.what} needs {sum(self.zeros):,} zero vectors beyond the ends for the layer to look at; "
-                f"{MOST_ZEROS:,} at most"
+                f"{self.what} needs {sum(self.zeros):,} zero vectors beyond the ends to attend to; at most "
+                f"{MAX_ZEROS:,} are supported"
             )
 
     @torch.no_grad()
@@ -78,14 +78,14 @@ class Construction:
         return self._seen(x.double()).to(x.dtype)
 
     def attention(self, x: Stretch) -> Float[Tensor, "H T K"]:
-        """Who looks where in this sequence. The keys begin with the zero vectors before it and end with those after."""
+        """The attention weights for this sequence. The keys include the zero vectors before and after it."""
         with watch(self.layer, "weights") as seen:
             self(x)
         before = self.zeros[0]
         return seen["weights"][0, 0, :, before : before + len(x)]
 
     def worst_error(self, trials: int = 20, seed: int = 0) -> float:
-        """The largest difference from the direct computation, on random inputs of 1 to 24 tokens and of many sizes."""
+        """The largest difference from the direct computation on random inputs of 1 to 24 tokens and various scales."""
         errors = []
         for trial in range(trials):
             drawn = random.generator(seed, "solve", self.what, trial)
@@ -93,7 +93,7 @@ class Construction:
             x = torch.randn(length, self.channels, generator=drawn, dtype=torch.float64) * 10.0 ** (trial % 4 - 2)
             size = max(1.0, float(x.abs().max())) if not self.bound else 1.0
             errors.append((self(x) - self.direct(x)).abs().max() / size)
-        return float(torch.stack(errors).max())  # NaN if there is one among them, which Python's max would hide
+        return float(torch.stack(errors).max())  # propagates NaN, which Python's max would hide
 
     @property
     def derivation(self) -> list[str]:
@@ -113,7 +113,7 @@ class Construction:
             "heads": len(table),
             "width": self.layer.output.weight.shape[-1],
             "weights": self.weights,
-            "biases": table,  # null = −∞: not looked at
+            "biases": table,  # null = −∞: no attention
             "first_distance": self.positions.first,
             "zeros": list(self.zeros),
             "bound": self.bound,
@@ -142,7 +142,7 @@ def attention_layer(
 ) -> Attention:
     """A layer in float64 with W_V, W_O (default: identity), W_Q and W_K (default: 0), and a query bias.
 
-    The layer divides scores by the root of the head's width; constructions with queries have heads of width 1.
+    The layer divides scores by the square root of the head width; constructions with queries have heads of width 1.
     """
     layer = AttentionSpec(heads=heads, backend="plain").build(1, width, 1.0, Needs()).double()
     weights = dict(layer.named_parameters())

@@ -1,4 +1,4 @@
-"""Each answer as a short derivation, with the numbers of this instance."""
+"""Short derivations of the answers, with the numbers of the instance."""
 
 import math
 from typing import TYPE_CHECKING
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 ROUNDING = 1e-13
-"""Weights and differences of size one: what is below this is rounding, where 0 is meant."""
+"""Weights and differences below this count as rounding of 0."""
 
 
 def number(value: float) -> str:
-    """Four significant digits, without the zeros that say nothing."""
+    """Format with four significant digits, without trailing zeros."""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     return f"{value + 0.0:.4g}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e").replace("e+", "e")
 
 
 def at_most(difference: float) -> str:
-    """`at most 0.001`; of rounding nobody needs the digits."""
-    return "nothing but rounding" if difference <= ROUNDING else f"at most {number(difference)}"
+    """`at most 0.001`, or a note that it is only rounding."""
+    return "only rounding" if difference <= ROUNDING else f"at most {number(difference)}"
 
 
 def vector(values: np.ndarray, at_most: int = 8) -> str:
@@ -34,7 +34,7 @@ def vector(values: np.ndarray, at_most: int = 8) -> str:
 
 
 def mixture(weights: np.ndarray, keys: np.ndarray, at_most: int = 5) -> str:
-    """`0.5·k0 + 0.5·k3`, the largest parts first; small parts only of keys so large that they count."""
+    """`0.5·k0 + 0.5·k3`, largest weights first; small weights only for keys large enough to matter."""
     counts = weights * np.abs(keys).max(1)
     seen = (weights > 1e-12) | (counts > 1e-12 * counts.max())
     order = [int(j) for j in np.argsort(-weights, kind="stable") if seen[j]]
@@ -49,10 +49,10 @@ def names(indices: np.ndarray) -> str:
 
 
 def misplaced(a: "QueryAnswer | KeyAnswer") -> str:
-    """A difference of 1e-16 is rounding beside a weight of 0.3; beside 1 it can be meant."""
+    """The error as a sentence. 1e-16 is rounding next to a weight of 0.3, but can be meaningful next to 1."""
     if a.error <= ROUNDING and a.wanted.max() < 1:
-        return "Of all attention, nothing is in the wrong place, but for rounding"
-    return f"Of all attention, {number(a.error)} is in the wrong place"
+        return "No attention is in the wrong place, except for rounding"
+    return f"{number(a.error)} of the attention is in the wrong place"
 
 
 def query_derivation(a: "QueryAnswer") -> list[str]:
@@ -65,10 +65,9 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
         if a.rounding > a.within:
             near = np.abs(a.keys - a.keys.mean(0)).max() < 1e-3 * np.abs(a.keys).max()
             why = (
-                "the keys are far from 0 and near to each other. Take their mean off all of them first; the weights do "
-                "not change."
+                "the keys are far from 0 and close to each other. Subtract their mean first; the weights do not change."
                 if near
-                else "large parts of the scores cancel. This is for scores without rounding."
+                else "large parts of the scores cancel. The error above is for scores without rounding."
             )
             lines.append(f"In float64 the plain formula may differ by {number(a.rounding)}: {why}")
         return lines
@@ -79,16 +78,16 @@ def query_derivation(a: "QueryAnswer") -> list[str]:
 def _proportions(a: "QueryAnswer") -> list[str]:
     if a.margin is not None:
         return [
-            "The scores of the wanted keys must be log w_i + c. No direction sets all others apart, but the query that "
-            "does this leaves them little enough."
+            "The scores of the wanted keys must be log w_i + c. No direction separates all others, but a query with "
+            "these scores leaves them little enough weight."
         ]
     if not a.query.any():
-        return ["All keys are to have the same score: the query 0 does that, whatever the keys."]
+        return ["All keys must have the same score: the query 0 does that for any keys."]
     n, d = a.keys.shape
     return [
         f"Every key is wanted, so the scores must be log w_j + c: {n} equations for the {d} numbers of q and "
         "the constant c.",
-        "They can be met, so the answer is exact; of all solutions this is the shortest.",
+        "They have a solution, so the answer is exact; this is the shortest solution.",
     ]
 
 
@@ -98,16 +97,16 @@ def _margin(a: "QueryAnswer") -> list[str]:
     if len(wanted) > 1:
         lines.append(f"The scores of {names(wanted)} must be log w_i + c: a q₀ that does so exists.")
         lines.append(
-            f"Some direction scores them all alike, and the others lower; the widest margin is {number(margin)}, "
+            f"Some direction gives them equal scores and the others lower ones; the widest margin is {number(margin)}, "
             "for a direction of length 1."
         )
     else:
         lines.append(
-            f"{names(wanted).capitalize()} is outside the hull of the others: a direction of length 1 scores it "
-            f"above them by {number(margin)}, and none by more."
+            f"{names(wanted).capitalize()} is outside the hull of the others: a direction of length 1 gives it a lead "
+            f"of {number(margin)} over them, and none gives more."
         )
     lines.append(
-        f"Along it q goes just as far as needed: a longer query would only come nearer than {number(a.within)}."
+        f"q goes only as far in this direction as needed for {number(a.within)}; a longer query would come closer."
     )
     if len(wanted) == 1 and a.within < 0.5:
         least = (math.log1p(-a.within) - math.log(a.within)) / (margin * a.scale)
@@ -118,16 +117,17 @@ def _margin(a: "QueryAnswer") -> list[str]:
 def _angle(a: "QueryAnswer") -> list[str]:
     wanted = np.flatnonzero(a.wanted)
     return [
-        f"Some direction of length 1 scores {names(wanted)} above all others, by {number(a.margin or 0.0)} or more.",
-        "The others are at such different distances that it was chosen for its angle to them, not for the widest "
-        "margin: a shorter query may do.",
+        f"Some direction of length 1 gives {names(wanted)} a lead of at least {number(a.margin or 0.0)} over all "
+        "others.",
+        "The others are at such different distances that the direction was chosen by its angle to them, not by the "
+        "widest margin: a shorter query may exist.",
     ]
 
 
 def _nearest(a: "QueryAnswer") -> list[str]:
     return [
-        "These weights cannot be had exactly, or only by a query of enormous length;",
-        "the query below, on the way to the one with the least KL(w ‖ p), is near enough.",
+        "These weights cannot be reached exactly, or only by a query of enormous length;",
+        "the query below, on the path to the one with the least KL(w ‖ p), is close enough.",
     ]
 
 
@@ -140,23 +140,21 @@ def _impossible(a: "QueryAnswer") -> list[str]:
     lines = [f"Impossible: {one_side} = {other}."]
     if len(wanted) == 1:
         lines.append(
-            f"So for every query the score of key {wanted[0]} is that mixture of the others' scores, and never "
-            "above the best."
+            f"So for every query the score of key {wanted[0]} is this mixture of the others' scores, and never "
+            "above the best of them."
         )
         most = "is" if a.error <= c.floor + 2 * a.within else "is at most"
-        lines.append(
-            f"The largest weight it can be given, or come near to, {most} exp(−H(μ)) = {number(math.exp(-c.gap))}."
-        )
+        lines.append(f"The largest weight it can get or approach {most} exp(−H(μ)) = {number(math.exp(-c.gap))}.")
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.where(more + less > 0, np.log(a.wanted), 0.0)
             ahead = float((less / less.sum() - more / more.sum()) @ np.where(more + less > 0, logs, 0.0))
         lines.append(
-            "For every query both sides have the same score; for the wanted weights the left one's would have to be "
+            "For every query both sides have the same score; for the wanted weights the left side's would have to be "
             f"higher by {number(ahead)}."
         )
     lines.append(
-        f"Certificate: μ = {vector(c.mixture)} has the same mean key as the wanted w, and is more even: "
+        f"Certificate: μ = {vector(c.mixture)} has the same mean key as the wanted w, and higher entropy: "
         f"H(μ) = {number(entropy(c.mixture))} > H(w) = {number(entropy(a.wanted))}."
     )
     lines.append(
@@ -165,8 +163,8 @@ def _impossible(a: "QueryAnswer") -> list[str]:
     )
     if math.isfinite(c.up_to_norm) and c.up_to_norm * _nearest_key(a) < 1e12:
         lines.append(
-            f"(The two means differ by {number(c.distance)}, which is rounding: no more than {number(c.rounding)} of "
-            f"the keys' largest numbers. For the keys to the last digit this is proved for norms up to "
+            f"(The two means differ by {number(c.distance)}, which is rounding: at most {number(c.rounding)} of "
+            f"the keys' largest entries. For the exact keys the proof holds for queries with norms up to "
             f"{number(c.up_to_norm)}.)"
         )
     best = "The best query" if len(wanted) == 1 else "The query of least KL(w ‖ p)"
@@ -178,24 +176,24 @@ def _unrepresentable(a: "QueryAnswer") -> list[str]:
     assert a.digits is not None
     shown = ", ".join(a.digits[:3]) + (f", … {len(a.digits)} in all" if len(a.digits) > 3 else "")
     return [
-        f"A query does it, but float64 has too few digits to write it down: ({shown}).",
-        f"The keys are at such different distances that large parts of the scores have to cancel. Rounded to float64, "
+        f"There is such a query, but float64 has too few digits to represent it: ({shown}).",
+        f"The keys are at such different distances that large parts of the scores must cancel. Rounded to float64, "
         f"{vector(a.query)}, it has {number(a.error)} in the wrong place.",
     ]
 
 
 def _undecided(a: "QueryAnswer") -> list[str]:
     found = (
-        f"Not reached, and not refuted: the best query found, {vector(a.query)}, has {number(a.error)} in the "
+        f"Neither reached nor proved impossible: the best query found, {vector(a.query)}, has {number(a.error)} in the "
         "wrong place"
     )
     if a.certificate is None:
         return [f"{found}; the keys' distances differ so much that neither a better query nor a proof was found."]
-    return [f"{found}; that less than {number(a.certificate.floor)} is impossible is proved."]
+    return [f"{found}; it is proved that less than {number(a.certificate.floor)} is impossible."]
 
 
 def _nearest_key(a: "QueryAnswer") -> float:
-    """By how much the likeliest wanted key and the one next to it differ in score, for a query of length one."""
+    """The score difference between the largest wanted key and its nearest neighbour, for a query of length one."""
     away = np.abs(a.keys - a.keys[a.wanted.argmax()]).max(1)
     return a.scale * float(away[away > 0].min(initial=np.inf))
 
@@ -207,7 +205,7 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
     lines = [
         f"Wanted: weights {vector(a.wanted)}, to within {number(a.within)}, by a new key {j}.",
         f"Only its score t = {scores} matters. It gets the weight σ(t − log Z) with log Z = {number(a.log_rest)}, "
-        f"and the others share the rest as {vector(a.proportions)}, whatever it is.",
+        f"and the others share the rest in the fixed proportions {vector(a.proportions)}.",
     ]
     if a.norm is not None:
         low, high = a.weight_range
@@ -222,7 +220,7 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
         lines.append(f"{misplaced(a)}.")
     elif a.verdict == "unrepresentable":
         lines.append(
-            f"A key does it, but float64 has too few digits to write it down: rounded, k = {vector(a.key)} has "
+            f"There is such a key, but float64 has too few digits to represent it: rounded, k = {vector(a.key)} has "
             f"{number(a.error)} in the wrong place."
         )
     elif a.verdict == "undecided":
@@ -233,7 +231,7 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
     else:
         of_norm = "" if a.norm is None else f" of norm {number(a.norm)}"
         lines.append(
-            f"Impossible: no key{of_norm} comes nearer than {number(a.least_error)}. The best, k = "
+            f"Impossible: no key{of_norm} has an error below {number(a.least_error)}. The best, k = "
             f"{vector(a.key)}, has the score {number(a.score)}, gets the weight "
             f"{number(float(a.weights[j]))} and gives {vector(a.weights)}."
         )
@@ -241,7 +239,7 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
         why = (
             "the others' proportions are not the wanted ones" if a.query.any() else "with the query 0 all scores are 0"
         )
-        lines.append(f"No norm would do: {why}.")
+        lines.append(f"It is impossible with any norm: {why}.")
     elif math.isinf(a.norms[1]):
         lines.append(
             f"Possible with any norm from {number(a.norms[0])} on." if a.norms[0] else "Possible with any norm."
@@ -252,9 +250,9 @@ def key_derivation(a: "KeyAnswer") -> list[str]:
 
 
 def query_matrix_derivation(answers: "list[QueryAnswer]") -> list[str]:
-    """The identity, row by row."""
+    """The derivation of a query matrix for the identity, row by row."""
     reached = sum(a.verdict == "reached" for a in answers)
-    lines = [f"Row i of Q is to select key i: {reached} of {len(answers)} rows can."]
+    lines = [f"Row i of Q should select key i: {reached} of {len(answers)} rows can."]
     for i, a in enumerate(answers):
         if a.verdict == "reached":
             lines.append(f"  row {i}: q = {vector(a.query)}, error {number(a.error)}")

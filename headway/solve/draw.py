@@ -1,4 +1,4 @@
-"""Pictures of the answers: keys, query and decision regions in the plane, weights as bars, matrices as they are."""
+"""Drawings of the answers: keys, query and decision regions in the plane, weights as bars, and matrices."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ def draw_queries(answers: "Sequence[QueryAnswer]", path: Path) -> Path:
 
 
 def draw_key(answer: "KeyAnswer", old: np.ndarray, path: Path) -> Path:
-    """`old` is the key that was there before."""
+    """Draw the new key; `old` is the key it replaces."""
     flat = len(answer.query) == 2
     figure, panels = _figure(path, 2 if flat else 1, flat)
     if flat:
@@ -62,7 +62,7 @@ def draw_key(answer: "KeyAnswer", old: np.ndarray, path: Path) -> Path:
 
 
 def draw_construction(made: "Construction", path: Path, tokens: int = 12) -> Path:
-    """Who looks where, and one random sequence through the layer and through the direct computation."""
+    """Draw the attention weights, and a random sequence through the layer and the direct computation."""
     import torch
 
     from headway.core import random
@@ -90,7 +90,9 @@ def draw_construction(made: "Construction", path: Path, tokens: int = 12) -> Pat
 
 def draw_matrices(matrices: dict[str, Any], path: Path) -> Path:
     figure, panels = _figure(path, len(matrices), square=True)
-    size = max(float(np.abs(np.asarray(matrix)).max()) for matrix in matrices.values())  # one scale: they compare
+    size = max(
+        float(np.abs(np.asarray(matrix)).max()) for matrix in matrices.values()
+    )  # one scale, so that they can be compared
     for panel, (title, matrix) in zip(panels, matrices.items(), strict=True):
         _matrix(panel, np.asarray(matrix), title, size=size)
     return _saved(figure, path)
@@ -109,7 +111,7 @@ def draw_fixed_layer(answer: "FixedLayerAnswer", path: Path) -> Path:
 
 
 def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, around_zero: bool = False) -> None:
-    """Keys, their hull, and for every direction of a query the key that it scores highest."""
+    """Draw the keys, their hull, and for every direction of a query the key with the highest score."""
     middle = np.zeros(2) if around_zero else keys.mean(0)
     reach = 1.35 * (float(np.abs(keys - middle).max()) or float(np.abs(middle).max()) or 1.0)
     grid = np.linspace(-reach, reach, 401)
@@ -143,7 +145,7 @@ def _plane(panel: Any, keys: np.ndarray, query: np.ndarray, marked: np.ndarray, 
 
 
 def _names(keys: np.ndarray, near: float) -> list[tuple[str, np.ndarray]]:
-    """What to write beside which key: keys too near to each other to be told apart have one label."""
+    """The labels of the keys; keys too close to distinguish share one label."""
     groups: list[list[int]] = []
     for j, key in enumerate(keys):
         group = next((g for g in groups if np.abs(keys[g[0]] - key).max() <= near), None)
@@ -152,7 +154,7 @@ def _names(keys: np.ndarray, near: float) -> list[tuple[str, np.ndarray]]:
 
 
 def _unit(keys: np.ndarray) -> float:
-    """What to measure keys in: 1, unless they are too large or too small for the axes of a picture."""
+    """The unit of the axes: 1, unless the keys are too large or too small for them."""
     size = float(np.abs(keys).max())
     return 1.0 if size == 0 or 1e-6 < size < 1e6 else size
 

@@ -1,6 +1,6 @@
-"""Arithmetic that does not round. A float64 number is an integer times a power of two, so sums and products of such
-numbers can be had to the last digit, with Python's integers. Answers are judged by it, and where float64 is too coarse
-to find one, keys are written in terms of each other by it.
+"""Exact arithmetic. A float64 number is an integer times a power of two, so sums and products of such numbers can be
+computed exactly with Python's integers. Answers are verified this way. If float64 is too coarse to find an answer, keys
+are also expressed in terms of each other exactly.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ Integers = Any
 """An array of Python integers (dtype object), of any size."""
 Rationals = list[Fraction]
 
-NOTHING = -2000
-"""A score so far below the best that exp of it is 0."""
+UNDERFLOW = -2000
+"""A score this far below the best one has an exponential of 0."""
 
 
 class BeyondFloat64Error(ArithmeticError):
-    """A search cannot go on: sizes are so far apart that float64 cannot hold their ratios, or an iteration does not
-    end. It is not a mistake in the program, and means only that this search has no answer."""
+    """A search cannot continue: magnitudes are so different that float64 cannot represent their ratios, or an iteration
+    does not converge. This is not a bug; it only means that this search has no answer."""
 
 
 def as_floats(values: Integers | Rationals, divisor: int = 1) -> np.ndarray:
-    """Integers or fractions, over a divisor, as float64 numbers."""
+    """Convert integers or fractions, divided by `divisor`, to float64."""
     try:
         return (np.array(values, dtype=object) / divisor).astype(np.float64)
     except OverflowError as error:
@@ -35,14 +35,14 @@ def as_floats(values: Integers | Rationals, divisor: int = 1) -> np.ndarray:
 
 
 def finite(values: np.ndarray) -> np.ndarray:
-    """The same, if none of them has overflowed."""
+    """Return the values if none of them has overflowed; otherwise raise."""
     if not np.isfinite(values).all():
         raise BeyondFloat64Error
     return values
 
 
 def fixed_point(values: np.ndarray) -> tuple[Integers, int]:
-    """The same numbers as integers times 2**exponent."""
+    """The values as integers times 2**exponent."""
     mantissas, exponents = np.frexp(values)
     some = mantissas != 0
     exponents = exponents - 53
@@ -53,7 +53,7 @@ def fixed_point(values: np.ndarray) -> tuple[Integers, int]:
 
 @dataclass(frozen=True)
 class ExactKeys:
-    """The keys as they are, around one of them: softmax sees only what they differ by."""
+    """The exact keys relative to one of them: softmax only depends on their differences."""
 
     keys: Keys
     origin: int
@@ -89,17 +89,17 @@ class ExactKeys:
         scores = self.around @ whole
         above, under = (Fraction(self.scale) * self.unit * unit).as_integer_ratio()
         scores = (scores - scores.max()) * above
-        return np.array([s / under if s > NOTHING * under else -np.inf for s in scores])
+        return np.array([s / under if s > UNDERFLOW * under else -np.inf for s in scores])
 
     def mean(self, change: Weights) -> Rationals:
-        """Σ ν_j k_j, number by number, of a change ν of the weights that sums to 0: the counterweight sees to that."""
+        """Σ ν_j k_j for a change ν of the weights; the counterweight makes it sum to 0."""
         i = self.counterweight(change)
         whole, exponent = fixed_point(change)
         return [Fraction(v) * Fraction(2) ** exponent * self.unit for v in whole @ (self.around - self.around[i])]
 
     def counterweight(self, change: Weights) -> int:
-        """The key whose part of the change is what the others leave: the one where a little more or less shows least
-        beside what all of them move."""
+        """The key whose change is determined by the others so that they sum to 0: the one where a small difference has
+        the least relative effect on the mean."""
         moved = np.abs(change) @ np.abs(self.keys)
         shows = np.where(moved > 0, np.abs(self.keys) / np.where(moved > 0, moved, 1), 0).max(1)
         return int(np.where(change != 0, shows, np.inf).argmin())
@@ -111,10 +111,10 @@ def product(one: Vector, two: Vector) -> Fraction:
 
 
 class Basis:
-    """Rows of a matrix X in terms of some of them: X = (table / divisor) · X[rows].
+    """The rows of a matrix X as combinations of some of them: X = (table / divisor) · X[rows].
 
-    Rows are added until they span what they can, and exchanged while another one is more than twice a basis row: of all
-    bases it is one of the largest volume, to a factor, so that no row has large coordinates, whatever the lengths are.
+    Rows are added until they span all candidates, then exchanged as long as some row has a coordinate above 2. The
+    result has nearly the largest volume of all bases, so no row has large coordinates, whatever the lengths are.
     """
 
     def __init__(self, X: Integers):
@@ -145,10 +145,10 @@ class Basis:
             self.rows[begin + int(place)] = int(candidates[row])
 
     def _pivot(self, row: int, column: int) -> None:
-        """Column operations after which this row is zero but in this column, where it is what it was.
+        """Column operations after which this row is zero except in this column, where it is unchanged.
 
-        Fraction-free elimination (Bareiss): all entries are minors of X, and the division by the pivot before, which is
-        one too, leaves nothing over.
+        Fraction-free elimination (Bareiss): all entries are minors of X, and the division by the previous pivot, which
+        is a minor too, has no remainder.
         """
         A, pivot = self._table, self._table[row, column]
         self._table = (A * pivot - np.outer(A[:, column], A[row])) // self.divisor
@@ -157,7 +157,7 @@ class Basis:
 
 
 def shortest_solution(X: Integers, values: Vector) -> Rationals:
-    """The shortest q with X·q = values, for independent rows: q = Xᵀ(XXᵀ)⁻¹ values."""
+    """The shortest q with X·q = values, for linearly independent rows: q = Xᵀ(XXᵀ)⁻¹ values."""
     size = len(X)
     gram = Basis(np.vstack([X @ X.T, np.eye(size, dtype=int).astype(object)]))
     gram.extend(np.arange(size))

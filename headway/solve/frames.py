@@ -1,10 +1,10 @@
-"""Coordinates for keys in which some of them, a face, lie in the first few dimensions and the rest stick out.
+"""Coordinates in which some of the keys, a face, lie in the first few dimensions and the rest extend beyond them.
 
-Softmax does not care which coordinates keys are written in, but arithmetic does. There are two frames:
+Softmax does not depend on the coordinates of the keys, but rounding does. There are two kinds of frames:
 
-`orthogonal_frame`   turned axes: lengths stay what they are, and what differs by rounding only is taken as equal.
-`key_frame`          keys in terms of some of the keys, worked out without rounding. Lengths are lost, but keys at
-                     distances 1e-12 and 1e12 have coordinates that float64 can work with.
+`orthogonal_frame`   rotated axes: lengths are preserved, and keys that differ only by rounding count as equal.
+`key_frame`          keys as combinations of some of the keys, computed exactly. Lengths are lost, but keys at distances
+                     1e-12 and 1e12 get coordinates that float64 can handle.
 """
 
 from collections.abc import Callable
@@ -24,19 +24,19 @@ Face = Bool[np.ndarray, "n"]
 @dataclass(frozen=True)
 class Frame:
     points: Float64[np.ndarray, "n c"]
-    """The keys around one of them, which is 0."""
+    """The keys relative to one of them, which is 0."""
     rank: int
     """Keys of the face have zeros from this coordinate on."""
     sizes: Weights
-    """What counts as the length of each key that sticks out, when directions are compared with it."""
+    """The length used for each key outside the face when directions are compared with it."""
     true_lengths: bool
-    """Whether lengths are those of the keys as they were given, so that the widest margin here is the widest there."""
+    """Whether lengths are those of the given keys, so that the widest margin here is the widest for them."""
     flat: float
-    """A direction at a flatter angle than this with some key counts as level with it."""
+    """A direction whose cosine with some key is below this counts as orthogonal to it."""
     lift: Callable[[Vector], Vector | Rationals]
-    """The query whose scores, for the keys as they were given, are points · z."""
+    """From z to the query whose scores for the given keys are points · z."""
     balance: Callable[[Weights, Weights], Weights]
-    """A change of the weights (the second) that should leave the mean key where it is, mended so that it does."""
+    """Corrects a change of the weights (given with the weights) so that it leaves the mean key unchanged."""
 
     @property
     def inside(self) -> Float64[np.ndarray, "n r"]:
@@ -52,7 +52,7 @@ Frames = Callable[[Face], Frame]
 
 
 def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
-    """X: the keys around one of them; a query of length one for X is of length 1/unit for the keys."""
+    """`X` are the keys relative to one of them; a query of length one for X has length 1/unit for the keys."""
     lengths = np.linalg.norm(X, axis=1)
 
     def frame(face: Face) -> Frame:
@@ -66,8 +66,8 @@ def orthogonal_frames(exact: ExactKeys, X: Keys, unit: float) -> Frames:
 
         def balance(change: Weights, wanted: Weights) -> Weights:
             change, root = change.copy(), np.sqrt(wanted + change)
-            for _ in range(3):  # iterative refinement: what is left is known exactly, what to do about it roughly
-                change[np.abs(change) < 1e-15 * np.abs(change).max()] = 0.0  # of which nothing but rounding is known
+            for _ in range(3):  # iterative refinement: exact residual, approximate correction
+                change[np.abs(change) < 1e-15 * np.abs(change).max()] = 0.0  # nothing but rounding
                 i = exact.counterweight(change)
                 system = (root * (change != 0))[:, None] * (X - X[i])
                 left = finite(as_floats(exact.mean(change)) / unit * exact.scale)
@@ -99,10 +99,10 @@ def key_frames(exact: ExactKeys) -> Frames:
 
 
 def _balanced(exact: ExactKeys, change: Weights, wanted: Weights) -> Weights:
-    """The change, but for some keys, as many as the others can be written in; for those, what the others ask for.
+    """Correct the change exactly: keep it for all keys except a basis, and solve for the basis keys.
 
-    They are those that count most in the mixture, so that a small correction does not take more than they have. A key
-    that would have to give more than it has gives what it has, and all is balanced once more.
+    The basis consists of the keys with the largest weights in the mixture, so that a small correction does not make
+    their weights negative. A key whose weight would become negative is set to 0, and the rest is balanced again.
     """
     for _ in range(8):
         mixture = wanted + change

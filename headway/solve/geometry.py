@@ -1,7 +1,7 @@
-"""Two convex problems behind all questions about queries. Each has a dual, and the dual is the certificate.
+"""The two convex problems behind all questions about queries. The dual of each gives the certificate.
 
-`widest_margin`   the shortest u with D·u ≥ 1 in every row; where there is none, a mixture of D's rows is zero.
-`most_even`       among the distributions over points that have a given mean, the one of largest entropy; it is a
+`widest_margin`   the shortest u with D·u ≥ 1 in every row; if there is none, a mixture of D's rows is zero.
+`max_entropy`       among the distributions over points with a given mean, the one with the largest entropy; it is a
                   softmax of scores that are linear in the points, or a limit of such.
 """
 
@@ -21,18 +21,18 @@ class Margin(NamedTuple):
     direction: Direction | None
     """u, with D·u ≥ 1 in every row; None if there is no such u."""
     widest: bool
-    """Whether it is the shortest such u. If not, it is the one that makes the least angle with all rows."""
+    """Whether it is the shortest such u. If not, it is the one with the smallest maximal angle to the rows."""
     mixture: Mixture
-    """Of the rows that hold u in place; where there is none, a mixture of rows that is zero."""
+    """A mixture of the rows with active constraints; if there is no u, a mixture of rows that is zero."""
 
 
 def widest_margin(D: Rows, sizes: Mixture, flat: float = 1e-9) -> Margin:
     """The shortest u with D·u ≥ 1, whose length is one over the margin.
 
-    Each row is looked at in units of its size (its length, before anything was taken off it): whether some u is at an
-    acute angle with all of them does not depend on their lengths, which may be 1e-12 and 1e12. Where they differ so
-    much that the shortest u stands across the long rows, to all digits, the u of least angle is taken. A u that is
-    level with some row, to within the angle `flat`, is none.
+    Each row is scaled by its size (its length before projection): whether some u has an acute angle with all rows does
+    not depend on their lengths, which may range from 1e-12 to 1e12. If they differ so much that the shortest u is
+    numerically orthogonal to the long rows, the u of smallest angle is used. A u that is orthogonal to some row up to
+    `flat` is rejected.
     """
     rows, least = D / sizes[:, None], sizes.min() / sizes
     mixture = np.zeros(len(D))
@@ -44,10 +44,10 @@ def widest_margin(D: Rows, sizes: Mixture, flat: float = 1e-9) -> Margin:
 
 
 def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Mixture]:
-    """The shortest u with rows·u ≥ bounds > 0, none of them above 1.
+    """The shortest u with rows·u ≥ bounds, where 0 < bounds ≤ 1.
 
-    Lawson and Hanson's least-distance programme: with y ≥ 0 nearest to rowsᵀy = 0, bounds·y = 1, the residual is zero
-    when a mixture of the rows vanishes, and otherwise u is in proportion to it (their chapter 23).
+    Lawson and Hanson's least-distance programming (their chapter 23): find the y ≥ 0 closest to rowsᵀy = 0, bounds·y =
+    1. The residual is zero if a mixture of the rows vanishes; otherwise u is proportional to it.
     """
     from scipy.optimize import nnls
 
@@ -56,29 +56,29 @@ def _shortest(rows: Rows, bounds: Mixture) -> tuple[Direction | None, Mixture]:
     target = np.append(np.zeros(rows.shape[1]), 1.0)
     try:
         mixture, _ = nnls(finite(system), target, maxiter=50 * len(rows))
-    except RuntimeError as error:  # it goes round in circles
+    except RuntimeError as error:  # it cycles
         raise BeyondFloat64Error from error
     touching = mixture > 0
-    # The rows that hold u in place are met with equality: solved once more, to the last digits.
+    # Active constraints hold with equality: solve them again for full precision.
     u = np.linalg.lstsq(rows[touching], bounds[touching], rcond=1e-13)[0]
     reached = float((rows @ u / bounds).min())
     return (u / reached if reached > 0 else None), mixture / norms
 
 
-class Even(NamedTuple):
+class MaxEntropy(NamedTuple):
     mixture: Mixture
-    """The most even distribution over the points with the wanted mean."""
+    """The distribution of largest entropy over the points with the wanted mean."""
     path: list[Direction]
-    """The queries on the way there; the last one gives the mixture."""
+    """The iterates of the query; the last one gives the mixture."""
 
 
-def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
+def max_entropy(points: Rows, wanted: Mixture, steps: int = 300) -> MaxEntropy:
     """Newton's method on q ↦ log Σ exp(q·k_j) − q·k̄, where k̄ is the wanted mean.
 
-    The function is convex, and its gradient is the mean of the softmax minus k̄: at the minimum the softmax has the
-    wanted mean. Newton's steps do not depend on the coordinates, and each is taken in units in which all coordinates
-    curve alike: some may matter a thousand million times less than others. Where k̄ is on the border of the hull the
-    minimum is at infinity, and each step takes a factor e off the weights that have to vanish.
+    The function is convex, and its gradient is the mean of the softmax minus k̄, so at the minimum the softmax has the
+    wanted mean. Newton's method is independent of the coordinates; each step is computed with the coordinates scaled to
+    equal curvature, because they can differ by a factor of 1e9. If k̄ is on the boundary of the hull, the minimum is at
+    infinity, and each step reduces the weights that have to vanish by a factor e.
     """
     units = np.abs(points).max(0, initial=0.0)
     units[units == 0] = 1.0
@@ -94,8 +94,8 @@ def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
         bends, axes = np.linalg.eigh(finite(curvature / unit / unit[:, None]))
         along = (gradient / unit) @ axes
         step = -(axes @ (along / np.maximum(bends, 1e-14))) / unit
-        left = -float(gradient @ step)  # twice what the function is still above its minimum
-        if left <= 1e-28 or (least < 1e-14 and left > least / 4):  # there, or nothing left but rounding
+        left = -float(gradient @ step)  # twice the distance of the function from its minimum
+        if left <= 1e-28 or (least < 1e-14 and left > least / 4):  # converged, or only rounding is left
             break
         least = min(least, left)
         share, found = 1.0, _objective(Z, wanted, z + step)
@@ -106,7 +106,7 @@ def most_even(points: Rows, wanted: Mixture, steps: int = 300) -> Even:
             break
         z, (value, p) = z + share * step, found
         path.append(z / units)
-    return Even(p, path)
+    return MaxEntropy(p, path)
 
 
 def _objective(points: Rows, wanted: Mixture, z: Direction) -> tuple[float, Mixture]:
@@ -116,25 +116,25 @@ def _objective(points: Rows, wanted: Mixture, z: Direction) -> tuple[float, Mixt
 
 
 def length(v: Direction) -> float:
-    """The Euclidean norm, of huge and tiny vectors too."""
+    """The Euclidean norm, without overflow or underflow."""
     size = float(np.abs(v).max(initial=0.0))
     return size * float(np.linalg.norm(v / size)) if size else 0.0
 
 
 def entropy(weights: Mixture) -> float:
-    """In nats; 0·log 0 = 0."""
+    """The entropy in nats; 0·log 0 = 0."""
     some = weights[weights > 0]
     return float(-(some * np.log(some)).sum())
 
 
 def total_variation(weights: Mixture, wanted: Mixture) -> float:
-    """How much weight is where it is not wanted. (Half the sum of all differences is the same, but rounds worse.)"""
+    """The weight that is in the wrong place. (Half the sum of absolute differences is the same, but rounds worse.)"""
     return float(np.maximum(weights - wanted, 0).sum())
 
 
 def total_variation_at_most(weights: Mixture, wanted: Mixture) -> float:
-    """The same, if each weight may have been rounded down: by a few units in the last place, and by as many more as the
-    score is below the best one, of which the exponential was taken."""
+    """An upper bound if each weight may have been rounded down, by a few units in the last place plus the rounding of
+    the exponential, which grows with the distance of the score from the best one."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rounding = np.where(weights > 0, 2.0**-52 * weights * (8 - np.log(weights)), 0.0)
     return total_variation(np.minimum(weights + rounding, 1), wanted)

@@ -1,6 +1,7 @@
-"""What users give to the solvers, checked before any mathematics: keys, wanted weights, places, tolerances.
+"""Validation of the inputs to the solvers: keys, wanted weights, indices, tolerances.
 
-A wanted behaviour is a distribution over the keys. `select` and `average` write the usual ones; any other is an array.
+The wanted behaviour is a distribution over the keys. `select` and `average` create the usual ones; any other is an
+array.
 """
 
 from collections.abc import Sequence
@@ -22,13 +23,13 @@ def select(index: int, n: int) -> Weights:
 
 
 def average(indices: Sequence[int] | None, n: int) -> Weights:
-    """The same attention on each of these keys (None = on all n), none elsewhere."""
+    """Equal attention on each of these keys (None = all n), none elsewhere."""
     chosen = list(range(n)) if indices is None else [checked_index(i, n) for i in indices]
     if not chosen:
         raise UserError("an average needs at least one key")
     for i in chosen:
         if chosen.count(i) > 1:
-            raise UserError(f"key {i} is named {chosen.count(i)} times; each key of an average is named once")
+            raise UserError(f"key {i} is listed {chosen.count(i)} times; list each key of an average once")
     wanted = np.zeros(n)
     wanted[chosen] = 1 / len(chosen)
     return wanted
@@ -37,11 +38,11 @@ def average(indices: Sequence[int] | None, n: int) -> Weights:
 def checked_keys(given: ArrayLike) -> Keys:
     keys = _numbers("keys", given)
     if keys.ndim != 2 or 0 in keys.shape:
-        raise UserError(f"keys are a table with one key per row, n × d; this is {_shape(keys)}")
+        raise UserError(f"keys must be a table with one key per row, n × d; this is {_shape(keys)}")
     bad = np.argwhere(~np.isfinite(keys))
     if len(bad):
         row, column = bad[0]
-        raise UserError(f"key {row} has {keys[row, column]} at place {column}; keys must be finite numbers")
+        raise UserError(f"key {row} has {keys[row, column]} at index {column}; keys must be finite numbers")
     return keys
 
 
@@ -50,20 +51,20 @@ def checked_query(given: ArrayLike, width: int) -> Vector:
     if query.shape != (width,):
         raise UserError(f"the query is {_shape(query)}; keys of {width} numbers need a query of {width}")
     if not np.isfinite(query).all():
-        raise UserError(f"the query has {query[~np.isfinite(query)][0]} in it; it must be of finite numbers")
+        raise UserError(f"the query contains {query[~np.isfinite(query)][0]}; it must consist of finite numbers")
     return query
 
 
 def checked_distribution(given: ArrayLike, n: int, name: str = "the wanted weights") -> Weights:
     wanted = _numbers(name, given)
     if wanted.shape != (n,):
-        raise UserError(f"there are {n} keys, but {name} are {_shape(wanted)}; one weight per key")
+        raise UserError(f"there are {n} keys, but {name} are {_shape(wanted)}; give one weight per key")
     if not (np.isfinite(wanted) & (wanted >= 0)).all():
         j = int(np.argmin(np.isfinite(wanted) & (wanted >= 0)))
-        raise UserError(f"{name} have {wanted[j]:g} for key {j}; weights are between 0 and 1")
+        raise UserError(f"{name} have {wanted[j]:g} for key {j}; weights must be between 0 and 1")
     total = float(wanted.sum())
     if abs(total - 1) > 1e-9:
-        raise UserError(f"{name} sum to {total:.9g}, not to 1; divided by their sum they would be a distribution")
+        raise UserError(f"{name} sum to {total:.9g}, not to 1; divide them by their sum")
     return wanted / total
 
 
@@ -74,17 +75,18 @@ def checked_index(index: int, n: int) -> int:
 
 
 def checked_within(within: float, wanted: Weights) -> float:
-    """ε, the largest total-variation distance from the wanted weights that will do.
+    """ε, the largest allowed total-variation distance from the wanted weights.
 
-    Weights beside 1 can be as small as float64 has them; weights such as 1/3 are rounded themselves.
+    If one weight is 1, the others can be as small as float64 allows; weights such as 1/3 are rounded themselves.
     """
     if not 0 < within < 1:
-        raise UserError(f"within = {within:g}: the allowed distance from the wanted weights is above 0 and below 1")
+        raise UserError(f"within = {within:g}: the allowed distance must be above 0 and below 1")
     least = 1e-300 if wanted.max() == 1 else 1e-14
     if within < least:
         of = "" if wanted.max() == 1 else " of more than one key"
         raise UserError(
-            f"within = {within:g}: float64 cannot tell weights{of} so near to each other; {least:g} at least"
+            f"within = {within:g}: float64 cannot resolve such small differences of weights{of}; give at least "
+            f"{least:g}"
         )
     return float(within)
 
@@ -99,7 +101,7 @@ def _numbers(what: str, given: ArrayLike) -> np.ndarray:
     try:
         return np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{what} must be numbers, with as many in every row: {error}") from error
+        raise UserError(f"{what} must be numbers, with the same count in every row: {error}") from error
 
 
 def _shape(array: np.ndarray) -> str:

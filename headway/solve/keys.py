@@ -1,13 +1,13 @@
-"""Find a key: given a query, keys and a place, the key to put there so that attention does what is wanted.
+"""Find a key: given a query, keys and an index, the key to put there so that attention has the wanted weights.
 
-Only the new key's score t = q·k matters. The other keys' scores stay, so they share what the new key leaves them in
-fixed proportions π, and the weights that can be had are a line from π (t → −∞) to the new key alone (t → ∞):
+Only the new key's score t = q·k matters. The other keys' scores do not change, so they share the remaining weight in
+fixed proportions π, and the possible weights form a line from π (t → −∞) to the new key alone (t → ∞):
 
     p_j = σ(t − log Z),    p_i = (1 − p_j) π_i,    Z = Σ_{i≠j} exp(q·k_i).
 
-The distance of that line from the wanted weights is a piecewise linear, convex function of p_j: its least value is at
-a corner and is found exactly, so that "impossible" here needs no further certificate than the corners themselves.
-A key of norm r has a score between −r‖q‖ and r‖q‖ and, in two dimensions or more, any score between.
+The distance of this line from the wanted weights is a piecewise linear, convex function of p_j. Its minimum is at a
+corner and is found exactly, so "impossible" needs no certificate other than the corners themselves. A key of norm r has
+a score between −r‖q‖ and r‖q‖; in two or more dimensions every score in between is possible.
 """
 
 from dataclasses import asdict, dataclass
@@ -34,20 +34,20 @@ from headway.solve.inputs import (
 )
 from headway.solve.queries import Verdict, as_plain
 
-FAR = 700.0  # a score this far from the others' is as good as infinite: exp(-745) is zero in float64
+FAR = 700.0  # a score this far from the others' is practically infinite: exp(-745) is zero in float64
 
 
 @dataclass(frozen=True)
 class KeyAnswer:
     query: Vector
     keys: Keys
-    """With the new key in its place."""
+    """The keys with the new one in its place."""
     replaced: int
     wanted: Weights
     within: float
     scale: float
     norm: float | None
-    """The norm that was asked for."""
+    """The required norm."""
     verdict: Verdict
     key: Vector
     """The new key, or the best one there is."""
@@ -57,15 +57,15 @@ class KeyAnswer:
     error: float
     """Total variation between the weights and the wanted ones."""
     least_error: float
-    """What no key at this place (of this norm, if one was asked for) can better: exact."""
+    """The exact lower bound on the error for any key at this index (with the required norm, if any)."""
     proportions: Weights
-    """How the other keys share what the new key leaves them: fixed."""
+    """The fixed proportions in which the other keys share the remaining weight."""
     log_rest: float
     """log Z: the score at which the new key would get half of the weight."""
     weight_range: tuple[float, float]
-    """The weights the new key can be given, with the norm that was asked for."""
+    """The range of weights the new key can get with the required norm."""
     norms: tuple[float, float] | None
-    """The norms with which it is possible, from and to (to infinity, but in one dimension); None if there are none."""
+    """The range of norms with which it is possible (unbounded except in one dimension); None if there are none."""
 
     @cached_property
     def derivation(self) -> list[str]:
@@ -86,9 +86,9 @@ def find_key(
     within: float = 1e-6,
     scale: float = 1.0,
 ) -> KeyAnswer:
-    """A key for place `replace` with which softmax(scale · q Kᵀ) is within `within` of `wanted`; or the best there is.
+    """Find a key for index `replace` such that softmax(scale · q Kᵀ) is within `within` of `wanted`, or the best one.
 
-    Across the query the new key is as the old one was. `norm`: only keys of this Euclidean length.
+    Orthogonally to the query the new key equals the old one. `norm`: only keys with this Euclidean norm.
     """
     K = checked_keys(keys)
     q = checked_query(query, K.shape[1])
@@ -126,39 +126,39 @@ def find_key(
 
 
 class _Asked:
-    """What is asked for, as a question about one number: the new key's score. It is measured from `top`, the score of
-    the best of the other keys, and reaches from `-furthest` to `furthest`."""
+    """The problem reduced to one number: the new key's score. It is measured relative to `top`, the best score of the
+    other keys, and may range from `-furthest` to `furthest`."""
 
     def __init__(self, q: Vector, K: Keys, j: int, w: Weights, norm: float | None, ε: float, scale: float):
         self.q, self.old, self.norm, self.ε, self.scale = q, K[j], norm, ε, scale
         with np.errstate(over="ignore", invalid="ignore"):
             sizes = scale * np.abs(K) @ np.abs(q)
-            self.pull = scale * length(q)  # the score of a key of length one that points along q
+            self.pull = scale * length(q)  # the score of a unit key in the direction of q
             self.furthest = 0.0 if not self.pull else np.inf if norm is None else norm * self.pull
         if not np.isfinite([*sizes, self.pull, 0.0 if norm is None else self.furthest]).all():
-            raise UserError("the scores q·k are too large for float64; take a shorter query, or shorter keys")
+            raise UserError("the scores q·k are too large for float64; use a shorter query or shorter keys")
         others = np.delete(K, j, 0)
         below = ExactKeys(others, 0, scale).below(q) if len(others) else np.zeros(0)
         self.best = others[below.argmax()] if len(others) else np.zeros_like(q)
         self.top = float((scale * self.best) @ q)
         self.line = _Line(below, np.delete(w, j), float(w[j]))
         self.last_place = (len(q) + 4) * 2.0**-53
-        self.doubt = self.last_place * float((scale * np.abs(self.best)) @ np.abs(q))  # in scores, as they are rounded
+        self.doubt = self.last_place * float((scale * np.abs(self.best)) @ np.abs(q))  # the rounding error of scores
 
     def best_score(self) -> float:
-        """Of least error, among those that a key can have."""
+        """The possible score with the smallest error."""
         ends = -self.furthest - self.top, self.furthest - self.top
-        if len(self.q) == 1 and self.norm is not None:  # on a line there are two keys of each norm, and nothing between
+        if len(self.q) == 1 and self.norm is not None:  # in one dimension there are only two keys of each norm
             return min(ends, key=self.line.error)
         return self.line.score(*ends, -self.top, self.ε, self.doubt)
 
     def own_score(self, score: float) -> float:
-        """Not measured from the others': exact at the ends, where `+ top` would round."""
+        """The absolute score; exact at the ends, where `+ top` would round."""
         ends = {-self.furthest - self.top: -self.furthest, self.furthest - self.top: self.furthest}
         return ends.get(score, score + self.top)
 
     def key_with(self, score: float, own: float) -> Vector:
-        """As near to the old key as may be."""
+        """The key with this score that is closest to the old one."""
         try:
             with np.errstate(all="ignore"):
                 key = _nearest_with_score(self.old, self.q, own / self.scale, self.norm)
@@ -166,32 +166,32 @@ class _Asked:
                     key = _corrected(key, self.q, product(self.best, self.q) + Fraction(score / self.scale))
             return checked_keys(key[None])[0]
         except (OverflowError, UserError):
-            raise UserError("float64 cannot hold the key: the query, or the scale, is too small for it") from None
+            raise UserError("float64 cannot represent the key, because the query or the scale is too small") from None
 
     def least_errors(self, score: float) -> tuple[float, tuple[float, float]]:
-        """What no key can better; and, as scores are rounded, from where to where that may lie."""
+        """The smallest possible error, and the range it may be in because scores are rounded."""
         if not np.isfinite(self.furthest):
             return self.line.least_error, (self.line.least_error, self.line.least_error)
         return self.line.error(score), self.line.errors_near(score, self.doubt + self.last_place * self.furthest)
 
 
 def _verdict(error: float, at_least: float, at_most: float, ε: float) -> Verdict:
-    """Of the key found, and of the best there is without rounding."""
+    """The verdict from the error of the key found, and the bounds on the smallest error without rounding."""
     if error <= ε:
         return "reached"
     return "impossible" if at_least > ε else "unrepresentable" if at_most <= ε else "undecided"
 
 
 class _Line:
-    """The weights that one key's score can bring about, and how far they are from the wanted ones. Scores are measured
-    from the best of the others'."""
+    """The weights as a function of one key's score, and their distance from the wanted ones. Scores are measured
+    relative to the best of the others."""
 
     def __init__(self, others: Weights, wanted_of_others: Weights, wanted: float):
         self.wanted, self.wanted_of_others = wanted, wanted_of_others
         self.log_rest = float(np.logaddexp.reduce(others)) if len(others) else -np.inf
         self.proportions = np.exp(others - self.log_rest)
         seen = self.proportions > 0
-        with np.errstate(over="ignore"):  # infinitely far below 0 is below 0
+        with np.errstate(over="ignore"):  # −∞ is clipped to 0
             corners = np.append(1 - wanted_of_others[seen] / self.proportions[seen], [wanted, 0.0, 1.0]).clip(0, 1)
         errors = np.array([self.error_at(p, 1 - p) for p in corners])
         self.least_error = float(errors.min())
@@ -202,27 +202,28 @@ class _Line:
         return 1 - self.left(score) if score < self.log_rest else 1 / (1 + _exp(self.log_rest - score))
 
     def left(self, score: float) -> float:
-        """What the new key leaves to the others."""
+        """The weight that the new key leaves to the others."""
         return 1 / (1 + _exp(score - self.log_rest))
 
     def error(self, score: float) -> float:
         return self.error_at(self.weight(score), self.left(score))
 
     def error_at(self, weight: float, left: float) -> float:
-        """Both the weight and what it leaves are given: near 1 the one does not tell the other."""
+        """The error; takes both the weight and the remainder, because near 1 the difference would lose precision."""
         own = abs(weight - self.wanted) if self.wanted < 0.5 else abs(left - (1 - self.wanted))
         return float(own + np.abs(left * self.proportions - self.wanted_of_others).sum()) / 2
 
     def score(self, lowest: float, highest: float, zero: float, ε: float, doubt: float) -> float:
-        """Of least error; where that is only approached, at infinity, as near to zero as ε and rounding allow."""
+        """The score with the smallest error; if that is at infinity, the one closest to zero that ε and rounding
+        allow."""
         best = min(max(self.best_score, lowest), highest)
         if np.isfinite(best):
             return best
-        low, high = self.scores_within(max(ε, self.least_error + ε / 2) * (1 - 1e-9))  # rounding comes on top
+        low, high = self.scores_within(max(ε, self.least_error + ε / 2) * (1 - 1e-9))  # leaves room for rounding
         return min(max(zero, low + doubt), high - doubt)
 
     def errors_near(self, score: float, doubt: float) -> tuple[float, float]:
-        """The least and the largest error that a score as near to this one as rounding allows can have."""
+        """The smallest and the largest error of scores that equal this one up to rounding."""
         ends = self.error(score - doubt), self.error(score + doubt)
         return self.least_error if abs(self.best_score - score) <= doubt else min(ends), max(ends)
 
@@ -232,9 +233,9 @@ class _Line:
         return self.log_rest + float(np.log(p) - np.log1p(-p)) if 0 < p < 1 else np.inf if p else -np.inf
 
     def scores_within(self, allowed: float) -> tuple[float, float]:
-        """From where to where the error, which falls towards the best score and rises after it, is allowed."""
+        """The range of scores with an allowed error, which decreases towards the best score and increases after it."""
         if np.isinf(self.log_rest):
-            return -np.inf, np.inf  # there is no other key
+            return -np.inf, np.inf  # no other key
         low, high = self.log_rest - FAR, self.log_rest + FAR
         best = min(max(self.best_score, low), high)
         low_end, high_end = self._edge(low, best, allowed), self._edge(high, best, allowed)
@@ -250,7 +251,7 @@ class _Line:
 
 
 def _norms(line: _Line, top: float, pull: float, ε: float, d: int) -> tuple[float, float] | None:
-    """The norms from which, and up to which, some key of that norm is within ε."""
+    """The range of norms for which some key is within ε."""
     if not pull:
         return (0.0, np.inf) if line.error(-top) <= ε else None
     if line.least_error > ε:
@@ -264,7 +265,7 @@ def _exp(x: float) -> float:
 
 
 def _nearest_with_score(old: Vector, q: Vector, score: float, norm: float | None) -> Vector:
-    """The vector nearest to the old one whose product with q is the score, of this norm if one is given."""
+    """The vector closest to the old one whose product with q is the score, with this norm if one is given."""
     pull = length(q)
     along = q / pull if pull else np.zeros_like(q)
     across = old - (old @ along) * along
@@ -272,17 +273,17 @@ def _nearest_with_score(old: Vector, q: Vector, score: float, norm: float | None
         return across + (score / pull * along if pull else 0)
     share = min(max(score / pull / norm, -1.0), 1.0) if pull else 0.0
     part, rest = norm * share, norm * np.sqrt((1 - share) * (1 + share))
-    if rest > 0 and length(across) <= 1e-12 * length(old):  # no direction to prefer: any across q
+    if rest > 0 and length(across) <= 1e-12 * length(old):  # no preferred direction: any orthogonal to q
         across = np.eye(len(q))[np.abs(along).argmin()]
         across = across - (across @ along) * along
     size = length(across)
     key = part * along + (rest * (across / size) if rest > 0 and size > 0 else 0)
-    return np.where(np.abs(key) > 2.0**-51 * norm, key, 0.0)  # below that it is nothing but rounding
+    return np.where(np.abs(key) > 2.0**-51 * norm, key, 0.0)  # anything smaller is rounding
 
 
 def _corrected(key: Vector, q: Vector, score: Fraction) -> Vector:
-    """The key, with what rounding has left of the difference to the score added along q, and then where it rounds
-    least: to the number of the key whose last digit counts least."""
+    """Correct the rounding error of the key's score: first along q, then in the entry whose last digit has the smallest
+    effect on the score."""
     key = key + float(score - product(key, q)) / length(q) * (q / length(q))
     for _ in range(3):
         left = float(score - product(key, q))

@@ -1,13 +1,12 @@
 """Attention as a matrix: M with vec(Y) = M·vec(X) + c.
 
-For one input, attention is Y = Σ_h A_h X P_h + constant, where A_h are head h's weights (T × T) and P_h = W_V W_O is
-what it does to a token (D × D). Stacked into one vector, token after token (rows) or channel after channel (columns),
-that is
+For one input, attention is Y = Σ_h A_h X P_h + constant, where A_h are the weights of head h (T × T) and P_h = W_V W_O
+is its map on a token (D × D). Stacked into one vector, token by token (rows) or channel by channel (columns), that is
 
     rows      M = Σ_h A_h ⊗ P_hᵀ        for Y = AX:  A ⊗ I_D
     columns   M = Σ_h P_hᵀ ⊗ A_h        for Y = AX:  I_D ⊗ A
 
-M is a TD × TD matrix and not A. It depends on X through A, so it is not the layer's Jacobian either.
+M is a TD × TD matrix, not A. It depends on X through A, so it is not the layer's Jacobian either.
 """
 
 from dataclasses import dataclass
@@ -31,17 +30,17 @@ from headway.solve.derivation import at_most
 from headway.solve.inputs import checked_distribution
 
 LARGEST = 4096
-"""Numbers in the stacked input, of which M has the square: 128 MiB in float64."""
+"""The largest size of the stacked input; M has the square of it: 128 MiB in float64."""
 
 Stacking = Literal["rows", "columns"]
 Tokens = Float[Tensor, "T D"]
 
 
 def stacked(weights: ArrayLike, width: int, stacking: Stacking) -> Float[Tensor, "TD TD"]:
-    """M for Y = AX with `width` channels: A ⊗ I where tokens are stacked (rows), I ⊗ A where channels are (columns)."""
+    """M for Y = AX with `width` channels: A ⊗ I for stacked tokens (rows), I ⊗ A for stacked channels (columns)."""
     A = np.asarray(weights, dtype=np.float64)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
-        raise UserError(f"attention weights are square, one row per query; these are {' × '.join(map(str, A.shape))}")
+        raise UserError(f"attention weights must be square, one row per query, not {' × '.join(map(str, A.shape))}")
     if width < 1:
         raise UserError(f"width = {width}; it must be 1 or more")
     check_size(len(A), width)
@@ -52,23 +51,23 @@ def stacked(weights: ArrayLike, width: int, stacking: Stacking) -> Float[Tensor,
 
 
 def stacked_derivation(weights: ArrayLike, width: int) -> list[str]:
-    """What `stacked` gives, in words, and checked on a random X."""
+    """An explanation of `stacked`, checked on a random X."""
     A = torch.as_tensor(weights, dtype=torch.float64)
     T, size = len(A), len(A) * width
     x = torch.randn(T, width, generator=random.generator(0, "solve"), dtype=torch.float64)
     misfits = [(stacked(A, width, way) @ _vec(x, way) - _vec(A @ x, way)).abs().max() for way in ("rows", "columns")]
     return [
         f"Y = AX with {T} tokens of width {width}: X has {size} numbers, so M is {size} × {size}; A is {T} × {T}.",
-        f"Tokens one after the other: M = A ⊗ I_{width}. Channels one after the other: M = I_{width} ⊗ A.",
-        f"Of M's {size**2:,} entries {T**2 * width:,} may differ from 0, and they hold {T**2:,} numbers, "
-        f"{width} times each; a fully connected layer has {size**2:,} free ones, and they do not change with X.",
+        f"With tokens stacked, M = A ⊗ I_{width}. With channels stacked, M = I_{width} ⊗ A.",
+        f"Of M's {size**2:,} entries {T**2 * width:,} may differ from 0, and they are {T**2:,} numbers, "
+        f"{width} times each; a fully connected layer has {size**2:,} free entries, and they do not change with X.",
         f"Checked on a random X: both differ from AX by {at_most(float(max(misfits)))}.",
     ]
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMatrix:
-    """What a layer does to one input, written as a matrix."""
+    """The action of a layer on one input, written as a matrix."""
 
     x: Tokens
     y: Tokens
@@ -76,19 +75,19 @@ class AttentionMatrix:
     matrix: Float[Tensor, "TD TD"]
     constant: Float[Tensor, "TD"]
     jacobian: Float[Tensor, "TD TD"]
-    """∂vec(Y)/∂vec(X) of the true layer, stacked the same way. It is M only if the weights do not move with X."""
+    """∂vec(Y)/∂vec(X) of the true layer, stacked the same way. It equals M only if the weights do not depend on X."""
     stacking: Stacking
 
     @property
     def misfit(self) -> float:
-        """|M·vec(X) + c − vec(Y)|: rounding."""
+        """The largest entry of |M·vec(X) + c − vec(Y)|, which is only rounding."""
         return float(
             (self.matrix @ _vec(self.x, self.stacking) + self.constant - _vec(self.y, self.stacking)).abs().max()
         )
 
     @property
     def moved(self) -> float:
-        """The share of the Jacobian that M leaves out: how the weights answer to X, in Frobenius norms."""
+        """The share of the Jacobian (Frobenius norm) that M leaves out: the dependence of the weights on X."""
         return float((self.jacobian - self.matrix).norm() / self.jacobian.norm().clamp(min=1e-300))
 
 
@@ -99,7 +98,7 @@ def as_matrix(
     mask: Mask | None = None,
     stacking: Stacking = "rows",
 ) -> AttentionMatrix:
-    """A self-attention layer at the input x: its matrix, its constant, and the Jacobian of what it truly computes."""
+    """A self-attention layer at the input x: its matrix, its constant, and the Jacobian of the true layer."""
     _, output = self_projection(layer), layer.output
     D = x.shape[1]
     context = context_of(x, positions or Positions(), mask or Everything())
@@ -120,7 +119,7 @@ def as_matrix(
 
 
 def values_to_output(layer: Attention) -> tuple[Float[Tensor, "H D D"], Float[Tensor, "H D"]]:
-    """P_h, with Y = Σ_h A_h X P_h, and what the bias of the values comes to."""
+    """P_h in Y = Σ_h A_h X P_h, and the contribution of the values' bias."""
     project = self_projection(layer)
     V = project.together.weight[0].detach().double().chunk(3)[2].unflatten(0, (project.heads, -1))  # [H, d, D]
     O = layer.output.weight[0].detach().double().unflatten(1, (project.heads, -1))  # [D, H, d]  # noqa: E741
@@ -135,7 +134,7 @@ def check_size(tokens: int, width: int) -> None:
     if tokens * width > LARGEST:
         raise UserError(
             f"{tokens:,} tokens of width {width:,} are {tokens * width:,} numbers, and M has as many rows and columns; "
-            f"{LARGEST:,} at most"
+            f"at most {LARGEST:,} are supported"
         )
 
 
@@ -143,7 +142,7 @@ def self_projection(layer: Attention) -> SelfProjection:
     if not isinstance(layer.project, SelfProjection) or len(layer.output.weight) > 1:
         raise UserError("the layer must be self-attention with one replica")
     if type(layer.fusion) is not Fusion:
-        raise UserError("the layer must lay its heads side by side (fusion: concat) to be written as a sum over heads")
+        raise UserError("the layer must concatenate its heads (fusion: concat) to be written as a sum over heads")
     return layer.project
 
 

@@ -1,17 +1,18 @@
-"""Find a query: for keys K and wanted weights w, a q with softmax(q Kᵀ) within ε of w, or the reason why none exists.
+"""Find a query: for keys K and wanted weights w, a q with softmax(q Kᵀ) within ε of w, or a proof that none exists.
 
-For every query, the weights p = softmax(q Kᵀ) have log p_j = q·k_j − c: they are log-linear in the keys. So two
-distributions w and μ with the same mean key, Σ w_j k_j = Σ μ_j k_j, have Σ w_j log p_j = Σ μ_j log p_j for every q:
+For every query, the weights p = softmax(q Kᵀ) have log p_j = q·k_j − c: they are log-linear in the keys. So for two
+distributions w and μ with the same mean key, Σ w_j k_j = Σ μ_j k_j, we have Σ w_j log p_j = Σ μ_j log p_j for every q:
 
     KL(w ‖ p) = Σ μ_j log 1/p_j − H(w) ≥ H(μ) − H(w).
 
-A μ with the same mean key and a larger entropy is therefore a certificate that no query comes near w; and by duality
-one exists exactly when w is out of reach: attention gives the most even distributions with their mean key, and limits
-of those. The limits are the distributions that leave some keys out: they need a direction that sets the others apart.
+A μ with the same mean key and a larger entropy is therefore a certificate that no query comes near w. By duality such a
+μ exists exactly if w is out of reach: attention gives the distributions of maximal entropy for their mean key, and
+limits of those. The limits are the distributions that exclude some keys; they need a direction that separates these
+keys.
 
-`search.py` says how they are found. An answer is judged with exact arithmetic on the keys as they were given, float64
-number by float64 number; if it does not stand, it is looked for once more in coordinates made for keys at very
-different distances (`frames.py`), and what neither finds is left undecided.
+`search.py` finds the answers. Each is verified in exact arithmetic on the given float64 keys. If it fails, the search
+is repeated in coordinates suited to keys at very different distances (`frames.py`); if that fails too, the answer is
+"undecided".
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ from headway.solve.inputs import (
 from headway.solve.search import Found, Method, search
 
 Verdict = Literal["reached", "impossible", "undecided", "unrepresentable"]
-"""unrepresentable: a query that does it exists, but float64 has too few digits to write it down."""
+"""unrepresentable: such a query exists, but float64 has too few digits to represent it."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,17 @@ class QueryAnswer:
     weights: Weights
     """softmax(scale · q Kᵀ)."""
     error: float
-    """Total variation between the weights and the wanted ones: the share of attention that is in the wrong place."""
+    """Total variation between the weights and the wanted ones: the share of attention in the wrong place."""
     method: Method
     margin: float | None
-    """How far apart the wanted keys and the others can be held by a direction of length one that is constant on the
-    wanted ones (by the method "angle": at least); None if all keys are wanted, 0 if there is no such direction."""
+    """The largest lead in score of the wanted keys over the others for a unit vector that gives the wanted keys equal
+    scores (a lower bound if the method is "angle"). None if all keys are wanted, 0 if there is no such direction."""
     rounding: float
-    """How far a plain float64 evaluation of softmax(scale · q Kᵀ) may be from `weights`, which is of the query as it
-    stands, without rounding."""
+    """How far a plain float64 evaluation of softmax(scale · q Kᵀ) may be from `weights`, which is computed exactly."""
     certificate: Certificate | None
-    """Why it is impossible, or how near one can come at best; None if there is a query."""
+    """The proof that it is impossible, or a lower bound on the error; None if there is a query."""
     digits: list[str] | None
-    """The query that float64 cannot hold, in as many digits as it takes; None if the verdict is another one."""
+    """The query that float64 cannot represent, with as many digits as needed; None for other verdicts."""
 
     @property
     def norm(self) -> float:
@@ -86,15 +86,16 @@ class QueryAnswer:
 
 
 def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: float = 1.0) -> QueryAnswer:
-    """A query q with softmax(scale · q Kᵀ) within `within` of `wanted`, in total variation; or why there is none.
+    """Find a query q with softmax(scale · q Kᵀ) within `within` of `wanted` in total variation, or a proof that none
+    exists.
 
-    `scale` is what scores are multiplied by: 1 for plain dot products, 1/√d for what `headway.nn` computes.
+    `scale` is the factor on scores: 1 for plain dot products, 1/√d for `headway.nn`.
     """
     K = checked_keys(keys)
     w = checked_distribution(wanted, len(K))
     ε, scale = checked_within(within, w), checked_positive("scale", scale)
     exact = ExactKeys(K, int(w.argmax()), scale)
-    with np.errstate(all="ignore"):  # whatever overflows on the way: what is found is judged, and must stand
+    with np.errstate(all="ignore"):  # overflows do not matter, because every result is verified
         X, unit = _of_size_one(K, exact.origin, scale)
         first = _answer(exact, orthogonal_frames(exact, X, unit), w, ε)
         if first and (first.verdict == "reached" or (first.certificate and first.certificate.strict)):
@@ -107,21 +108,21 @@ def find_query(keys: ArrayLike, wanted: ArrayLike, within: float = 1e-6, scale: 
         raise UserError(_out_of_range(unit / scale))
     if second.certificate or (second.verdict == "reached" and second.error + second.rounding <= ε):
         return second
-    # What is impossible for keys known to four units in the last place is not made possible by the digits beyond.
+    # A proof for keys known to four units in the last place is not overruled by digits beyond these.
     return first if first.certificate or (second.verdict == "undecided" and first.error < second.error) else second
 
 
 def find_queries(
     keys: ArrayLike, wanted: Sequence[ArrayLike] | None = None, within: float = 1e-6, scale: float = 1.0
 ) -> list[QueryAnswer]:
-    """A query matrix, row by row: one answer per wanted distribution. None = the identity: row i selects key i."""
+    """Find a query matrix: one answer per wanted distribution. None = the identity: row i selects key i."""
     K = checked_keys(keys)
     rows = [select(i, len(K)) for i in range(len(K))] if wanted is None else wanted
     return [find_query(K, row, within, scale) for row in rows]
 
 
 def _of_size_one(K: Keys, origin: int, scale: float) -> tuple[Keys, float]:
-    """The keys around one of them, of size one, and what a query of length one for them is to be divided by."""
+    """The keys relative to one of them, scaled to size one, and the divisor that converts a query for them back."""
     X = K - K[origin]
     X[np.abs(X).max(1) <= LAST_DIGITS * np.maximum(np.abs(K).max(1), np.abs(K[origin]).max())] = 0
     size = float(np.abs(X).max()) or 1.0
@@ -131,17 +132,17 @@ def _of_size_one(K: Keys, origin: int, scale: float) -> tuple[Keys, float]:
 
 
 def _closest(X: Keys, w: Weights) -> int:
-    """The wanted key that is nearest to some other one: around it the finest differences are kept."""
+    """The wanted key closest to some other key: relative to it the finest differences are kept."""
     apart = np.linalg.norm(X[w > 0, None] - X, axis=2)
     apart[apart == 0] = np.inf
     return int(np.flatnonzero(w > 0)[apart.min(1).argmin()])
 
 
 def _answer(exact: ExactKeys, frames: Frames, w: Weights, ε: float) -> QueryAnswer | None:
-    """None if the distances are so different that float64 cannot hold their ratios, or the query."""
+    """The verified answer; None if float64 cannot represent the ratios of distances, or the query."""
     try:
         answer = _judged(exact, w, ε, search(frames, w, ε))
-        if answer.verdict != "reached" and answer.error < 2 * ε:  # rounding took it over the line: leave it room
+        if answer.verdict != "reached" and answer.error < 2 * ε:  # missed by rounding: try with half the tolerance
             half = _judged(exact, w, ε, search(frames, w, ε / 2))
             return half if half.verdict == "reached" else answer
         return answer
@@ -182,10 +183,10 @@ def _judged(exact: ExactKeys, w: Weights, ε: float, found: Found) -> QueryAnswe
 
 
 def _certificate(exact: ExactKeys, w: Weights, ε: float, found: Found, error: float) -> Certificate | None:
-    """The first that refutes the question, or else one that proves as much as there is.
+    """The first certificate that proves impossibility, or otherwise the one with the largest lower bound.
 
-    One that is exact only for keys that differ in their last digits may be refuted itself: by the query that was found,
-    if that is so long that it makes use of them.
+    A certificate that is exact only for keys with different last digits can be refuted by the query found, if that
+    query is so long that it makes use of these digits.
     """
     best = None
     for change in found.changes:
@@ -206,7 +207,7 @@ def _margin(exact: ExactKeys, w: Weights, found: Found) -> float | None:
 
 
 def _digits(exact: ExactKeys, w: Weights, ε: float, query: Rationals) -> list[str] | None:
-    """The query in as few digits as it takes; None if it is not within ε, or takes a hundred."""
+    """The query with as few digits as needed; None if it is not within ε, or needs more than a hundred."""
     if total_variation_at_most(exact.weights(query), w) > ε:
         return None
     for count in range(20, 101, 10):
@@ -221,8 +222,9 @@ def _decimal(value: Fraction, digits: int) -> Decimal:
 
 
 def _rounding(K: Keys, q: Vector, scale: float, weights: Weights) -> float:
-    """Scores of d products, each wrong by half a unit in the last place of its size. A key's weight is largest if its
-    score is too large and all others are too small; a key far below the others may be wrong by a lot and stay there."""
+    """A bound on the rounding of the weights. A score is a sum of d products, each wrong by up to half a unit in the
+    last place. A key's weight is largest if its score is too large and all others are too small. A key far below the
+    others may have a large error without any effect."""
     wrong = (len(q) + 2) * 2.0**-53 * scale * (np.abs(K) @ np.abs(q))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         up, down = weights * np.exp(np.minimum(wrong, 700)), weights * np.exp(-wrong)
@@ -231,11 +233,11 @@ def _rounding(K: Keys, q: Vector, scale: float, weights: Weights) -> float:
 
 
 def _out_of_range(size: float) -> str:
-    return f"the keys differ by {size:.3g}: float64 cannot hold the query, or the scores; rescale the keys"
+    return f"the keys differ by {size:.3g}: float64 cannot represent the query or the scores; rescale the keys"
 
 
 def as_plain(value: Any) -> Any:
-    """As JSON has it: lists for arrays, null for what is infinite."""
+    """Convert for JSON: lists for arrays, null for infinity."""
     if isinstance(value, dict):
         return {name: as_plain(part) for name, part in value.items()}
     if isinstance(value, tuple | np.ndarray):

@@ -1,8 +1,8 @@
 """Attention layers with relative biases that compute a given operation: convolutions, shifts, mean and max pooling.
 
-Edges. A softmax divides by what it sees: where a window sticks out of the sequence, the remaining weights grow. For
-mean and max pooling that is right (the window is cut). A convolution wants zeros beyond the ends, so zero vectors are
-put there for it to see.
+Edges: softmax normalizes over the visible tokens, so if a window extends beyond the sequence, the remaining weights
+grow. For mean and max pooling that is right (the window is truncated). A convolution needs zeros beyond the ends, so
+zero vectors are added there to attend to.
 """
 
 import math
@@ -17,40 +17,41 @@ from headway.solve.derivation import number
 from headway.solve.inputs import checked_positive
 
 LARGEST_SCALE = 1e30
-"""Of queries, for max pooling: its square, and that times an input, are still finite."""
+"""The largest scale of queries for max pooling: its square, and that times an input, are still finite."""
 
 
-MOST_CHANNELS = 1024
-"""The layer's matrices have as many rows and columns, or twice as many."""
+MAX_CHANNELS = 1024
+"""The layer's matrices have this many rows and columns, or twice as many."""
 
 
 def convolution(taps: Sequence[float], centre: int | None = None, channels: int = 1) -> Construction:
-    """y_i = Σ_k taps[k] · x_{i + k − centre} with zeros beyond the ends, as torch's conv1d: the kernel is not flipped.
+    """y_i = Σ_k taps[k] · x_{i + k − centre} with zeros beyond the ends, like torch's conv1d: the kernel is not
+    flipped.
 
-    `centre` is the tap that lies on the position itself; by default the middle one. Taps of one sign need one head, of
-    both signs two: softmax weights are not negative, so one head adds and the other takes away.
+    `centre` is the tap at the position itself; by default the middle one. Taps of one sign need one head, of both signs
+    two: softmax weights are not negative, so one head adds and the other subtracts.
     """
     kernel = [float(tap) for tap in taps]
     if not all(math.isfinite(tap) for tap in kernel):
         raise UserError(
-            f"the kernel has {next(t for t in kernel if not math.isfinite(t))} in it; taps are finite numbers"
+            f"the kernel contains {next(t for t in kernel if not math.isfinite(t))}; taps must be finite numbers"
         )
     if math.isinf(sum(map(abs, kernel))):
-        raise UserError("the taps are too large for float64: W_V is their sum, and that is infinite")
+        raise UserError("the taps are too large for float64: W_V is their sum, which is infinite")
     if not any(kernel):
-        raise UserError("the kernel is empty or all zeros; it needs one tap that is not 0")
+        raise UserError("the kernel is empty or all zeros; it needs at least one nonzero tap")
     first = -_centre("kernel", "taps", len(kernel), centre)
     shown = ", ".join(number(tap) for tap in kernel)
     return _weighted_sum(f"Convolution with ({shown}), centre at tap {-first}", kernel, first, channels)
 
 
 def shift(by: int, channels: int = 1) -> Construction:
-    """y_i = x_{i − by}: the sequence moved towards its end (towards its beginning if negative); zeros come in."""
+    """y_i = x_{i − by}: shift the sequence towards its end (towards its beginning if negative), filling with zeros."""
     return _weighted_sum(f"Shift by {number(by)}", [1.0], -by, channels)
 
 
 def mean_pool(window: int, centre: int | None = None, channels: int = 1) -> Construction:
-    """The mean of the window around each position; at the ends, of the part that is there."""
+    """The mean of the window around each position, truncated at the ends."""
     first, channels = _window(window, centre), _channels(channels)
     return Construction(
         what=f"Mean over windows of {window}",
@@ -67,20 +68,19 @@ def mean_pool(window: int, centre: int | None = None, channels: int = 1) -> Cons
         bound=0.0,
         direct=_over_windows(first, window, lambda part: part.mean(0)),
         reasons=[
-            "Equal scores in the window are equal weights; at the ends the window is cut, and the mean is of "
-            "what is there."
+            "Equal scores in the window give equal weights; at the ends the window is truncated, and the mean is over "
+            "the remaining tokens."
         ],
     )
 
 
 def max_pool(window: int, centre: int | None = None, channels: int = 1, within: float = 1e-3) -> Construction:
-    """The largest of the window around each position, channel by channel, at most `within` too small for any input."""
+    """The maximum of the window around each position, per channel, at most `within` too small for any input."""
     first, within = _window(window, centre), checked_positive("within", within)
     scale = max_pool_bound(window, 1.0) / within or 1.0
     if scale > LARGEST_SCALE:
         raise UserError(
-            f"within = {within:g} needs queries of {scale:.3g}: scores in float64 are as good as infinite from "
-            f"{LARGEST_SCALE:g} on"
+            f"within = {within:g} needs queries of {scale:.3g}, but above {LARGEST_SCALE:g} scores overflow in float64"
         )
     identity = torch.eye(_channels(channels))
     return Construction(
@@ -99,14 +99,14 @@ def max_pool(window: int, centre: int | None = None, channels: int = 1, within: 
         },
         bound=within if window > 1 else 0.0,
         direct=_over_windows(first, window, lambda part: part.amax(0)),
-        reasons=["One slot has all of the attention."]
+        reasons=["One slot has all the attention."]
         if window == 1
         else [
             f"The query is the constant C = {number(scale)}, so slot j has the score C·x_j for every query, "
             "and the largest wins.",
-            f"max − Σ p_j x_j is largest when all others are (1 + W)/C below the maximum, W = W₀((n − 1)/e) = "
-            f"{number(max_pool_bound(window, 1.0))} for n = {window} (W₀: Lambert's function), and is W/C then: "
-            f"{number(max_pool_bound(window, scale))} here; no input does worse.",
+            f"max − Σ p_j x_j is largest if all others are (1 + W)/C below the maximum, W = W₀((n − 1)/e) = "
+            f"{number(max_pool_bound(window, 1.0))} for n = {window} (W₀: Lambert's function), and is then W/C = "
+            f"{number(max_pool_bound(window, scale))}; no input gives a larger error.",
             "The bound by C: "
             + ", ".join(f"{number(c)} → {number(max_pool_bound(window, c))}" for c in (1.0, 10.0, 100.0, 1e3)),
             _why_not_as_reported(window, first, max(scale, 10.0)),
@@ -117,8 +117,8 @@ def max_pool(window: int, centre: int | None = None, channels: int = 1, within: 
 def max_pool_bound(window: int, scale: float) -> float:
     """The largest of max − Σ p_j x_j over all inputs, p = softmax(scale · x) over n slots: W₀((n − 1)/e) / scale.
 
-    With a_j = scale · (max − x_j), scale times the error is f = Σ a_j e^{−a_j} / (1 + Σ e^{−a_j}). Where no a_j can be
-    improved, 1 − a_j + f = 0: all are 1 + f, so f = (n − 1) e^{−1−f}, that is f e^f = (n − 1)/e.
+    With a_j = scale · (max − x_j), scale times the error is f = Σ a_j e^{−a_j} / (1 + Σ e^{−a_j}). At the maximum
+    1 − a_j + f = 0 for all j, so all a_j are 1 + f, and f = (n − 1) e^{−1−f}, that is f e^f = (n − 1)/e.
     """
     from scipy.special import lambertw
 
@@ -126,7 +126,7 @@ def max_pool_bound(window: int, scale: float) -> float:
 
 
 def max_pool_as_reported(window: int, centre: int | None = None, scale: float = 100.0) -> Construction:
-    """W_Q = W_K = C, W_V = 1, with one channel: right where x_i is positive, and the minimum where it is negative."""
+    """W_Q = W_K = C, W_V = 1, with one channel: right if x_i is positive, but the minimum if it is negative."""
     first, one = _window(window, centre), torch.ones(1, 1, dtype=torch.float64)
     return Construction(
         what=f"Maximum over windows of {window}, as reported",
@@ -138,7 +138,7 @@ def max_pool_as_reported(window: int, centre: int | None = None, scale: float = 
         bound=0.0,
         direct=_over_windows(first, window, lambda part: part.amax(0)),
         reasons=[
-            "This is not the maximum: the scores are C²·x_i·x_j, which is largest for the smallest x_j where x_i < 0."
+            "This is not the maximum: the scores are C²·x_i·x_j, which is largest for the smallest x_j if x_i < 0."
         ],
     )
 
@@ -151,7 +151,7 @@ def _why_not_as_reported(window: int, first: int, scale: float) -> str:
     return (
         "W_Q = W_K = C instead would give the scores C²·x_i·x_j, and the minimum wherever x_i < 0: with "
         f"C = {number(scale)}, for x = ({', '.join(number(float(v)) for v in x[:, 0])}), it gives "
-        f"{number(float(got[i]))} at place {i}, where the maximum is {number(float(right[i]))}."
+        f"{number(float(got[i]))} at position {i}, where the maximum is {number(float(right[i]))}."
     )
 
 
@@ -180,19 +180,19 @@ def _weighted_sum(what: str, kernel: list[float], first: int, channels: int) -> 
     shares = "; ".join("(" + ", ".join(number(p) for p in row) + ")" for row in (heads / sums[:, None]).tolist())
     totals = [("" if total > 0 else "−") + ("I" if abs(total) == 1 else f"{number(abs(total))}·I") for total in signed]
     reasons = [
-        f"With W_Q = W_K = 0 only the biases count, and their softmax is {shares}: the taps over their "
-        "sum. W_V gives the sum back."
+        f"With W_Q = W_K = 0 only the biases matter, and their softmax is {shares}: the taps divided by their "
+        "sum. W_V multiplies by the sum."
     ]
     if len(signs) == 2:
         reasons.append(
-            "Weights are not negative, so the negative taps have a head of their own, whose values are turned "
-            "round; each head carries all channels, so the layer is twice as wide."
+            "Weights cannot be negative, so the negative taps have a head of their own with negated values; each head "
+            "carries all channels, so the layer is twice as wide."
         )
     places = "distances" if len(kernel) > 1 else "distance"
     before, after = max(0, -first), max(0, last)
     if before or after:
-        alone = "a position at the end would have nothing to look at"
-        shared = "a window that sticks out would be divided by the sum of the taps that are left"
+        alone = "a position at the end would have nothing to attend to"
+        shared = "a window that extends beyond the end would be normalized by the sum of the remaining taps"
         reasons.append(
             f"{before} zero vector{'' if before == 1 else 's'} before the sequence and {after} after it: without "
             f"them {alone if len(kernel) == 1 else shared}."
@@ -229,8 +229,8 @@ def _centre(what: str, parts: str, width: int, centre: int | None) -> int:
     if centre is None:
         if width % 2 == 0:
             raise UserError(
-                f"a {what} of {width} {parts} has no middle one: say with centre which of them, 0 to "
-                f"{width - 1}, lies on the position itself"
+                f"a {what} of {width} {parts} has no middle one: set centre to the one at the position itself, 0 to "
+                f"{width - 1}"
             )
         return width // 2
     if not 0 <= centre < width:
@@ -239,8 +239,8 @@ def _centre(what: str, parts: str, width: int, centre: int | None) -> int:
 
 
 def _channels(count: int) -> int:
-    if not 1 <= count <= MOST_CHANNELS:
-        raise UserError(f"channels = {count}; it must be 1 or more, and {MOST_CHANNELS:,} at most")
+    if not 1 <= count <= MAX_CHANNELS:
+        raise UserError(f"channels = {count}; it must be between 1 and {MAX_CHANNELS:,}")
     return count
 
 

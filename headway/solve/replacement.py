@@ -1,12 +1,13 @@
-"""Could a fixed layer take attention's place? Only where the attention weights do not follow the input.
+"""Can a fixed layer replace attention? Only if the attention weights do not depend on the input.
 
-A fully connected layer on the stacked input is one matrix for all inputs; attention's matrix (`kronecker.py`) depends
-on the input through its weights. Where they do not, M is the fixed layer. Where they do, three inputs on a line refute
-every fixed layer at once:
+A fully connected layer on the stacked input is one matrix for all inputs; the matrix of attention (`kronecker.py`)
+depends on the input through the attention weights. If they are constant, M is the fixed layer. If not, three inputs on
+a line refute every fixed layer at once:
 
     |f(½(X₁ + X₂)) − ½(f(X₁) + f(X₂))| = 2g   ⇒   every fixed layer is wrong by g or more on one of the three,
 
-because it would be 0 for the fixed layer, and the difference of the two is spread over the three with weights 1, ½, ½.
+because this would be 0 for a fixed layer, and the difference between the two layers enters at the three inputs with
+weights 1, ½, ½.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ PARTS = ("queries", "keys", "values", "output")
 
 @dataclass(frozen=True, eq=False)
 class FixedLayerAnswer:
-    """Whether one fully connected layer, the same for all inputs, computes what the attention layer computes."""
+    """Whether a single fully connected layer computes the same as the attention layer for all inputs."""
 
     verdict: Literal["replaceable", "irreplaceable", "undecided"]
     reason: str
@@ -51,12 +52,12 @@ class FixedLayerAnswer:
     width: int
     heads: int
     here: AttentionMatrix
-    """The layer at a first random input; the fixed layer itself, where it can be replaced."""
+    """The layer at a first random input; if it is replaceable, the fixed layer itself."""
     matrix_change: float
     """The largest entry of M(X₁) − M(X₂), for two random inputs."""
     inputs: tuple[Tokens, Tokens]
     gap: float
-    """No fixed layer is nearer than this (largest entry) on X₁, X₂ and the point halfway; 0 if it can be replaced."""
+    """Every fixed layer is off by at least this (largest entry) on X₁, X₂ or their midpoint; 0 if it is replaceable."""
     parameters: dict[str, int]
 
     @cached_property
@@ -65,21 +66,21 @@ class FixedLayerAnswer:
         counts = self.parameters
         lines = [
             f"{T} token{'s' if T > 1 else ''} of width {D}, {self.heads} head{'s' if self.heads > 1 else ''}: "
-            f"vec(Y) = M·vec(X) + c, M of {size} × {size}, M = Σ_h A_h ⊗ P_hᵀ (tokens stacked). At X₁ that "
-            f"differs from what the layer gives by {at_most(self.here.misfit)}.",
-            f"Free parameters: {counts['attention']:,} in the layer, whatever the length; "
+            f"vec(Y) = M·vec(X) + c, M of {size} × {size}, M = Σ_h A_h ⊗ P_hᵀ (tokens stacked). At X₁ this "
+            f"differs from the layer's output by {at_most(self.here.misfit)}.",
+            f"Free parameters: {counts['attention']:,} in the layer for any length; "
             f"{counts['fully_connected']:,} in a fully connected layer of that size, "
             f"{counts['fully_connected'] / max(counts['attention'], 1):.1f} times as many.",
-            f"Of the Jacobian ∂vec(Y)/∂vec(X) at X₁, M leaves out {self.here.moved:.1%}: the part that "
+            f"M leaves out {self.here.moved:.1%} of the Jacobian ∂vec(Y)/∂vec(X) at X₁: the part that "
             "goes through the softmax.",
-            f"Between two random inputs, an entry of M changes by up to {number(self.matrix_change)}.",
+            f"Between two random inputs, the entries of M change by up to {number(self.matrix_change)}.",
             self.reason,
         ]
         if self.verdict == "irreplaceable":
             lines.append(
                 "f(½(X₁ + X₂)) and ½(f(X₁) + f(X₂)) would be equal for any fixed layer; here they differ by "
-                f"{number(2 * self.gap)}. So every fixed layer, whatever its weights, is wrong by {number(self.gap)} "
-                "or more on one of the three."
+                f"{number(2 * self.gap)}. So every fixed layer, whatever its weights, is wrong by at least "
+                f"{number(self.gap)} on one of the three inputs."
             )
         return lines
 
@@ -105,7 +106,7 @@ class FixedLayerAnswer:
 def fixed_layer(
     layer: Attention, tokens: int, positions: Positions | None = None, mask: Mask | None = None, seed: int = 0
 ) -> FixedLayerAnswer:
-    """Can a fixed layer take the place of this self-attention layer, for sequences of this length? With the proof."""
+    """Decide, with a proof, whether a fixed layer can replace this self-attention layer for this sequence length."""
     positions, mask = positions or Positions(), mask or Everything()
     project = self_projection(layer)
     D = project.together.weight.shape[-1]
@@ -126,9 +127,11 @@ def fixed_layer(
     if why is not None:
         verdict, reason, gap = "replaceable", f"Replaceable: {why}, so M and c are the same for every input.", 0.0
     elif shown is not None:
-        verdict, reason, gap = "irreplaceable", "Not replaceable: the weights follow the input.", bends[shown] / 2
+        verdict, reason, gap = "irreplaceable", "Not replaceable: the weights depend on the input.", bends[shown] / 2
     else:
-        reason = f"Undecided: the weights may follow the input, but on {len(pairs)} pairs of inputs nothing shows in Y."
+        reason = (
+            f"Undecided: the weights may depend on the input, but Y shows no effect on {len(pairs)} pairs of inputs."
+        )
         verdict, gap = "undecided", 0.0
     size = tokens * D
     return FixedLayerAnswer(
@@ -147,7 +150,7 @@ def fixed_layer(
 
 @torch.no_grad()
 def random_layer(width: int, heads: int, seed: int = 0, blind: bool = False) -> Attention:
-    """A layer with random weights, in float64; `blind`: with W_Q = 0, so that it does not look at its input."""
+    """A layer with random weights in float64; `blind`: with W_Q = 0, so that the weights ignore the input."""
     if width < 1 or heads < 1 or width % heads:
         raise UserError(f"a width of {width} cannot be divided among {heads} heads")
     check_size(1, width)
@@ -160,14 +163,14 @@ def random_layer(width: int, heads: int, seed: int = 0, blind: bool = False) -> 
 
 
 def layer_of(matrices: Mapping[str, ArrayLike], heads: int) -> Attention:
-    """A layer with these matrices, without biases: queries, keys, values and output, each as in W·x; those not named
-    are the identity."""
+    """A layer with these matrices and no biases: queries, keys, values and output, each as in W·x; those not given are
+    the identity."""
     given = {name: np.asarray(matrix, dtype=np.float64) for name, matrix in matrices.items()}
     width = len(next(iter(given.values())))
     for name, matrix in given.items():
         if matrix.shape != (width, width) or not np.isfinite(matrix).all():
             shape = " × ".join(map(str, matrix.shape))
-            raise UserError(f"{name}: a matrix of {shape}; each must be of {width} × {width} finite numbers")
+            raise UserError(f"{name}: a matrix of {shape}; each must consist of {width} × {width} finite numbers")
     if heads < 1 or width % heads:
         raise UserError(f"a width of {width} cannot be divided among {heads} heads")
     identity = torch.eye(width, dtype=torch.float64)
@@ -177,15 +180,15 @@ def layer_of(matrices: Mapping[str, ArrayLike], heads: int) -> Attention:
 
 @torch.no_grad()
 def _why_fixed(layer: Attention, positions: Positions, context: Context) -> str | None:
-    """Why the output is an affine function of the input, if it is plain to see; else None.
+    """Why the output is an affine function of the input, if that can be seen from the weights; else None.
 
-    Up to what softmax ignores, head h scores token j for query i by x_iᵀG x_j + g·x_j with G = W_QᵀW_K and g = W_Kᵀb_Q.
-    With two tokens or more that is independent of x only if G = 0 and g = 0. Positions that turn queries and keys make
-    G another one for every distance: then only queries or keys that are 0 will do.
+    Up to constants that softmax ignores, head h scores token j for query i by x_iᵀG x_j + g·x_j with G = W_QᵀW_K and
+    g = W_Kᵀb_Q. With two or more tokens this is independent of x only if G = 0 and g = 0. Rotary positions give a
+    different G for every distance: then queries or keys must be 0.
     """
     allowed = context.for_heads(self_projection(layer).heads, layer.mask).allowed
     if len(context.keys) == 1 or (allowed is not None and bool((allowed.sum(-1) <= 1).all())):
-        return "every query sees one token at most"
+        return "every query sees at most one token"
     silent = values_to_output(layer)[0].abs().amax((1, 2)) == 0
     if bool(silent.all()):
         return "no head's values reach the output (W_V W_O = 0)"
@@ -199,7 +202,7 @@ def _why_fixed(layer: Attention, positions: Positions, context: Context) -> str 
             return "the queries or the keys are 0 in every head whose values are used"
         return None
     G, g = torch.einsum("hed,hef->hdf", Q, K), torch.einsum("hed,he->hd", K, b_q)
-    # Zero but for the rounding of its own products: next to those of another entry it may look like nothing.
+    # Zero up to the rounding of its own products, entry by entry: relative to other entries a small one may seem zero.
     terms = torch.einsum("hed,hef->hdf", Q.abs(), K.abs()), torch.einsum("hed,he->hd", K.abs(), b_q.abs())
     rounding = Q.shape[1] * 2.0**-52
     blind = (G.abs() <= rounding * terms[0]).all(-1).all(-1) & (g.abs() <= rounding * terms[1]).all(-1)
@@ -210,7 +213,7 @@ def _why_fixed(layer: Attention, positions: Positions, context: Context) -> str 
 
 @torch.no_grad()
 def _bend(layer: Attention, context: Context, one: Tokens, two: Tokens) -> float:
-    """How far the layer is from affine between two inputs: the largest entry halfway; 0 if it is rounding."""
+    """How far the layer is from affine: the largest deviation halfway between two inputs; 0 if it is only rounding."""
     ends = [run_layer(layer, x, context) for x in (one, two)]
     bend = float((run_layer(layer, (one + two) / 2, context) - (ends[0] + ends[1]) / 2).abs().max())
     size = max(1.0, *(float(y.abs().max()) for y in ends))

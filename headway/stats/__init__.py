@@ -1,1 +1,1 @@
-"""Statistics: intervals and tests, numbers in and numbers out."""
+"""Statistics: confidence intervals and tests on plain numbers."""

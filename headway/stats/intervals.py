@@ -1,12 +1,13 @@
-"""How large an effect is and how sure: intervals. Nothing here knows what a model is.
+"""Effect sizes and their confidence intervals. Nothing here depends on models.
 
 A *contrast* is a weighted sum of the means of some arms: +1 and -1 for "is A better than B", +1 -1 -1 +1 for "does the
-effect of one thing depend on another". Arms that were run on the same seeds are compared seed by seed, because a seed
-that draws an easy data order does so for every arm; what is common to them falls out of the difference.
+effect of one thing depend on another". Arms run with the same seeds are compared seed by seed, because a seed that
+gives an easy data order does so for every arm; the common part cancels in the difference.
 
-The t interval is the headline, and the bootstrap stands beside it from five seeds on. Below that there is too little to
-resample, and the interval it finds is too short (`python -m benchmarks.coverage` measures by how much); t pays for few
-seeds with degrees of freedom and covers what it should, also for differences that are moderately skewed.
+The t interval is the main result; a bootstrap interval is added from five seeds on. With fewer seeds there is too
+little to resample, and the bootstrap interval is too short (`python -m benchmarks.coverage` measures by how much). The
+t interval accounts for few seeds by its degrees of freedom and keeps its coverage, even for moderately skewed
+differences.
 """
 
 import math
@@ -21,27 +22,27 @@ from headway.core import random
 from headway.stats.stopping import FIXED_SEEDS, Stopping
 
 LEVEL = 0.05
-"""Of every test; intervals hold what is left, 95 %."""
+"""The significance level of every test; intervals have a coverage of 1 − LEVEL, 95 %."""
 POWER = 0.8
 RESAMPLES = 4000
-FEWEST_TO_RESAMPLE = 5  # three values have ten different resamples: no interval can be read off those
-FEWEST_FOR_POWER = 3  # degrees of freedom: with fewer, the spread may be 6 times what was seen
-NO_SPREAD = 1e-12  # relative: less than this is rounding, and no spread
+MIN_TO_RESAMPLE = 5  # three values have only ten different resamples, too few for an interval
+MIN_FOR_POWER = 3  # degrees of freedom: with fewer, the true standard deviation may be 6 times the estimate
+NO_SPREAD = 1e-12  # relative: anything less is rounding
 
 
 @dataclass(frozen=True)
 class Visible:
-    """The effect that seeds would find with a given probability. It follows from how much they spread, which these same
-    seeds have estimated: so it has an interval of its own, and with few seeds a long one."""
+    """The effect that seeds detect with a given power. It is computed from the standard deviation estimated from the
+    same seeds, so it has an interval of its own, which is wide for few seeds."""
 
     effect: float
     interval: tuple[float, float]
-    """95 %, from the chi-square interval of the spread."""
+    """95 %, from the chi-square interval of the standard deviation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contrast:
-    """An effect, and what is known of its uncertainty."""
+    """An effect and its uncertainty."""
 
     estimate: float
     error: float
@@ -49,13 +50,13 @@ class Contrast:
     degrees_of_freedom: float
     """Degrees of freedom of that error."""
     differences: np.ndarray | None
-    """The contrast at every seed, where the arms share their seeds; None where they were compared unpaired."""
+    """The contrast at every seed if the arms share their seeds; None if they were compared unpaired."""
     seeds: tuple[int, ...]
-    """Those that were used."""
+    """The seeds that were used."""
     size: float
-    """How large the numbers are that went in, to tell spread from rounding."""
+    """The magnitude of the input values, to distinguish spread from rounding."""
     stopping: Stopping = FIXED_SEEDS
-    """How it was decided that these seeds are enough."""
+    """How the number of seeds was decided."""
 
     @property
     def paired(self) -> bool:
@@ -63,7 +64,7 @@ class Contrast:
 
     @property
     def has_spread(self) -> bool:
-        """Whether anything varied from seed to seed. Without that, seeds say nothing about chance."""
+        """Whether anything varied between seeds. Otherwise the seeds say nothing about chance."""
         return self.error > NO_SPREAD * max(self.size, 1e-300)
 
     @property
@@ -72,7 +73,7 @@ class Contrast:
 
     @property
     def p(self) -> float:
-        """Two-sided: how often chance alone shows at least as much, if there is no effect."""
+        """The two-sided p value: how often chance alone gives at least this difference if there is no effect."""
         return self.stopping.p(self.degrees_of_freedom, self.t)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
@@ -84,18 +85,18 @@ class Contrast:
 
     @cached_property
     def bootstrap(self) -> tuple[float, float] | None:
-        """The interval that resampling the seeds gives; None where there are no pairs to resample, or where seeds were
-        added after a look, of which resampling knows nothing."""
-        if self.differences is None or len(self.differences) < FEWEST_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
+        """The bootstrap interval over seeds. None if there are too few pairs to resample, or if seeds were added after
+        a look, which the bootstrap cannot account for."""
+        if self.differences is None or len(self.differences) < MIN_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
             return None
         low, high = bootstrap_interval(self.differences)
         return float(low), float(high)
 
     def smallest_visible(self, level: float = LEVEL, power: float = POWER) -> Visible | None:
-        """The effect that seeds with this spread find with this probability. None: too few to know their spread."""
+        """The effect that these seeds detect with this power; None if too few seeds estimate the spread."""
         freedom = self.degrees_of_freedom
         critical = self.stopping.reach(freedom, level)
-        if freedom < FEWEST_FOR_POWER or not math.isfinite(critical):
+        if freedom < MIN_FOR_POWER or not math.isfinite(critical):
             return None
         return visible(noncentrality(freedom, critical, power) * self.error, freedom)
 
@@ -103,10 +104,10 @@ class Contrast:
 def contrast(
     columns: Sequence[Mapping[int, float]], weights: Sequence[float], stopping: Stopping = FIXED_SEEDS
 ) -> Contrast | None:
-    """The weighted sum of these arms' means; `columns` are value by seed, all finite. None: too few seeds to say.
+    """The weighted sum of these arms' means; `columns` are finite values by seed. None if there are too few seeds.
 
-    Paired on the seeds that all arms share, if these are at least half of any arm's; else unpaired, over all seeds,
-    each arm with its own spread (Welch), with the degrees of freedom that Satterthwaite gives.
+    Paired on the seeds that all arms share, if these are at least half of every arm's seeds. Otherwise unpaired over
+    all seeds, with a separate variance for each arm (Welch) and degrees of freedom by Satterthwaite.
     """
     shared = sorted(set.intersection(*(set(column) for column in columns)))
     size = max((abs(value) for column in columns for value in column.values()), default=0.0)
@@ -128,7 +129,7 @@ def contrast(
 
 
 def visible(effect: float, freedom: float) -> Visible:
-    """This effect, which follows from a spread that is known with so many degrees of freedom."""
+    """This effect with its interval, given the degrees of freedom of the standard deviation it is computed from."""
     from scipy import special
 
     low, high = (math.sqrt(freedom / special.chdtri(freedom, tail)) for tail in (LEVEL / 2, 1 - LEVEL / 2))
@@ -136,16 +137,16 @@ def visible(effect: float, freedom: float) -> Visible:
 
 
 def bootstrap_interval(values: np.ndarray, level: float = LEVEL, resamples: int = RESAMPLES) -> np.ndarray:
-    """The interval of a mean, by resampling: studentised (Efron's bootstrap-t). `[..., n]` → `[2, ...]`.
+    """The studentised bootstrap interval of a mean (Efron's bootstrap-t). `[..., n]` → `[2, ...]`.
 
-    What is resampled is t, so that each resample's own spread counts; it follows the skew of the values, as the t
-    interval does not. Resamples of one value only have no spread and are left out. Every study in a stack is resampled
-    with the same draws, which follow from n alone: the same values always give the same interval.
+    The statistic resampled is t, which includes each resample's own standard deviation. Unlike the t interval, it
+    follows the skewness of the values. Resamples of a single value have no spread and are left out. All studies in a
+    stack use the same draws, which depend only on n, so the same values always give the same interval.
     """
     n = values.shape[-1]
     shares = _resampling(n, resamples)
     mean = values.mean(-1, keepdims=True)
-    centred = values - mean  # a mean far from 0 would cost the squares their digits
+    centred = values - mean  # for numerical precision of the squares if the mean is far from 0
     moved = centred @ shares.T
     spread = np.sqrt(np.maximum((centred**2) @ shares.T - moved**2, 0) * n / (n - 1))
     has_spread = shares.max(1) < 1
@@ -157,17 +158,17 @@ def bootstrap_interval(values: np.ndarray, level: float = LEVEL, resamples: int 
 
 @cache
 def _resampling(n: int, resamples: int) -> np.ndarray:
-    """`[resamples, n]`: the share of each value in each resample."""
+    """The share of each value in each resample, `[resamples, n]`."""
     draws = np.random.default_rng(random.key("bootstrap", n, resamples)).multinomial(n, [1 / n] * n, size=resamples)
     return draws / n
 
 
 @cache
 def noncentrality(degrees_of_freedom: float, critical: float, power: float) -> float:
-    """How many standard errors an effect must measure for |t| to exceed the critical value with this power."""
+    """How many standard errors an effect must be for |t| to exceed the critical value with this power."""
     from scipy import special
 
-    # The power of a z test, averaged over what the estimated spread may turn out to be, in units of the true one.
+    # The power of a z test, averaged over the ratio of the estimated to the true standard deviation.
     spreads = np.sqrt(special.chdtri(degrees_of_freedom, (np.arange(2000) + 0.5) / 2000) / degrees_of_freedom)
 
     def found(effect: float) -> float:
@@ -183,7 +184,7 @@ def noncentrality(degrees_of_freedom: float, critical: float, power: float) -> f
 
 
 def wilson(hits: int, n: int) -> tuple[float, float] | None:
-    """The 95 % interval of a proportion. It stays inside 0 … 1, also where all or none are hits.
+    """The 95 % interval of a proportion. It stays within 0 … 1, even if all or none are hits.
     (Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953)"""
     if n == 0:
         return None

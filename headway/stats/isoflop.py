@@ -1,12 +1,12 @@
-"""IsoFLOP curves: for each budget, the size of model that spends it best; and how that size grows with the budget.
+"""IsoFLOP curves: the best model size for each budget, and how that size grows with the budget.
 
-Among models that cost the same, small ones have seen more tokens and large ones fewer, and the loss has a minimum in
-between. A parabola in log N through the losses of one budget says where (https://arxiv.org/abs/2203.15556, approach 2).
-Where its vertex lies outside the sizes that were tried, or the parabola opens downwards, there is no minimum to be read
-off: the budget is named, with the side on which sizes are missing, and does not count.
+Among models of equal cost, small ones have seen more tokens and large ones fewer, and the loss has a minimum in
+between. A parabola in log N fitted to the losses of one budget locates it (https://arxiv.org/abs/2203.15556, approach
+2). If its vertex lies outside the sizes that were trained, or the parabola opens downwards, the budget has no minimum:
+it is reported with the side on which sizes are missing, and not used.
 
-Through the minima of all budgets go two power laws, N = k·C^a and D = k'·C^b. Resamples weigh the points at random as
-those of `scaling.py` do; every curve is fitted again, and so is the line through their minima.
+Two power laws are fitted through the minima of all budgets, N = k·C^a and D = k'·C^b. Resamples weight the points at
+random as in `scaling.py`; every curve is fitted again, and so is the line through the minima.
 """
 
 from collections.abc import Sequence
@@ -19,40 +19,41 @@ from headway.core import random
 from headway.stats.scaling import RESAMPLES, Points, percentiles
 
 SAME_BUDGET = 1.12
-"""Costs that are nearer than this factor to the next are one budget: steps are whole numbers."""
+"""Costs closer than this factor to the next count as one budget; they differ slightly because steps are whole
+numbers."""
 WIDEST_BUDGET = 1.35
-"""… unless they go on like this over a wider range: then nobody has held the cost fixed."""
-FEWEST_SIZES = 4
-"""A parabola goes through any three points."""
+"""The widest range of costs in one budget; if it is wider, costs were not held fixed."""
+MIN_SIZES = 4
+"""The minimum for a parabola, since one goes through any three points."""
 Missing = Literal["", "few sizes", "smaller", "larger", "no minimum"]
 
 
 @dataclass(frozen=True, eq=False)
 class IsoFlopCurve:
-    """The points of one budget, and the parabola through them."""
+    """The points of one budget, and the parabola fitted to them."""
 
     budget: float
     """FLOPs: the geometric mean of its points."""
     places: np.ndarray
-    """Which of the points are of this budget."""
+    """The indices of the points of this budget."""
     coefficients: np.ndarray
-    """Of the loss: constant, slope, bend; in log N less `centre`."""
+    """Coefficients of the loss (constant, linear, quadratic) in log N − `centre`."""
     centre: float
     sizes: tuple[float, float]
-    """The smallest and largest that were tried."""
+    """The smallest and the largest size."""
     missing: Missing
-    """Why there is no minimum; empty where there is one."""
+    """Why there is no minimum; empty if there is one."""
     resampled: np.ndarray
-    """`[resamples]`: log N of the vertex in each; NaN where the parabola opens downwards."""
+    """`[resamples]`: log N of the vertex in each resample; NaN if the parabola opens downwards."""
 
     @property
     def parameters(self) -> float:
-        """Where the parabola is lowest."""
+        """The size at the minimum of the parabola."""
         return float(np.exp(_vertex(self.coefficients) + self.centre))
 
     @property
     def loss(self) -> float:
-        """How low it is there."""
+        """The loss at the minimum."""
         return float(self(np.array(self.parameters)))
 
     def __call__(self, parameters: np.ndarray) -> np.ndarray:
@@ -60,7 +61,7 @@ class IsoFlopCurve:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the size that is best."""
+        """The confidence interval of the best size."""
         low, high = percentiles(self.resampled)
         return float(np.exp(low)), float(np.exp(high))
 
@@ -72,7 +73,7 @@ class PowerLaw:
     factor: float
     exponent: float
     resampled: np.ndarray
-    """`[resamples, 2]`: log factor and exponent of each."""
+    """`[resamples, 2]`: log factor and exponent of each resample."""
 
     def __call__(self, flops: np.ndarray | float) -> np.ndarray:
         return self.factor * np.asarray(flops) ** self.exponent
@@ -89,9 +90,9 @@ class PowerLaw:
 @dataclass(frozen=True, eq=False)
 class IsoFlop:
     curves: list[IsoFlopCurve]
-    """Of every budget, with a minimum or without."""
+    """The curves of all budgets, with or without a minimum."""
     parameters: PowerLaw | None
-    """N of the best model by budget; None where fewer than two budgets have a minimum."""
+    """N of the best model by budget; None if fewer than two budgets have a minimum."""
     tokens: PowerLaw | None
 
     @property
@@ -100,7 +101,7 @@ class IsoFlop:
 
 
 def budgets_of(points: Points) -> list[np.ndarray]:
-    """The places of points that cost the same, cheapest first. Empty where costs are spread over a range."""
+    """The indices of points of equal cost, cheapest first. Empty if costs are spread over a range."""
     order = np.argsort(points.flops, kind="stable")
     logs = np.log(points.flops[order])
     groups = np.split(order, np.flatnonzero(np.diff(logs) > np.log(SAME_BUDGET)) + 1)
@@ -118,7 +119,7 @@ def isoflop(points: Points, groups: Sequence[np.ndarray], resamples: int = RESAM
         return IsoFlop(curves, None, None)
     sizes = np.array([np.log(curve.parameters) for curve in found])
     of_resamples = np.stack([curve.resampled for curve in found], 1)
-    # What a token costs depends on the size: within each budget, by the points themselves.
+    # The cost per token depends on the size: estimated within each budget from the points themselves.
     lines = [_tokens_by_size(points.where(curve.places)) for curve in found]
     tokens = np.array([line[0] + line[1] * size for line, size in zip(lines, sizes, strict=True)])
     tokens_of_resamples = np.stack([line[0] + line[1] * of_resamples[:, k] for k, line in enumerate(lines)], 1)
@@ -131,7 +132,7 @@ def _curve(points: Points, places: np.ndarray, weights: np.ndarray) -> IsoFlopCu
     centre, budget = float(logs.mean()), float(np.exp(np.log(points.flops[places]).mean()))
     sizes = float(np.exp(logs.min())), float(np.exp(logs.max()))
     many = len(np.unique(np.round(logs, 6)))
-    if many < FEWEST_SIZES:
+    if many < MIN_SIZES:
         nothing = np.full(len(weights), np.nan)
         return IsoFlopCurve(budget, places, np.array([loss.mean(), 0.0, 0.0]), centre, sizes, "few sizes", nothing)
     every = np.concatenate([np.ones((1, len(loss))), weights])
@@ -146,7 +147,7 @@ def _curve(points: Points, places: np.ndarray, weights: np.ndarray) -> IsoFlopCu
 
 
 def _parabolas(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """`[S, 3]`: least squares with weights `[S, points]`."""
+    """Weighted least squares: coefficients `[S, 3]` for weights `[S, points]`."""
     powers = np.stack([np.ones_like(x), x, x * x], 1)
     left = np.einsum("sp,pi,pj->sij", weights, powers, powers, optimize=True)
     right = (weights * y) @ powers
@@ -154,7 +155,7 @@ def _parabolas(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _vertex(coefficients: np.ndarray) -> np.ndarray:
-    """Of parabolas `[..., 3]` that open upwards; NaN of others."""
+    """The vertex of parabolas `[..., 3]` that open upwards; NaN for others."""
     bend = coefficients[..., 2]
     return np.where(bend > 0, -coefficients[..., 1] / (2 * np.where(bend > 0, bend, 1.0)), np.nan)
 
@@ -166,7 +167,8 @@ def _tokens_by_size(points: Points) -> tuple[float, float]:
 
 
 def _power_law(flops: np.ndarray, y: np.ndarray, resampled: np.ndarray) -> PowerLaw:
-    """A line through logarithms: `[k]`, and `[resamples, k]` of which some may be NaN."""
+    """Fit a line through logarithms `[k]`, and through those of resamples `[resamples, k]`, some of which may be
+    NaN."""
     x = np.stack([np.ones_like(flops), flops], 1)
     solved = np.linalg.pinv(x)
     constant, exponent = solved @ y

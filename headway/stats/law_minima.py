@@ -1,8 +1,8 @@
-"""Minima of the summed Huber loss of L(N, D) = E + A/N^α + B/D^β on log L, from many starts at once.
+"""Minimise the summed Huber loss of L(N, D) = E + A/N^α + B/D^β on log L, from many starts at once.
 
-Each start, and each resample, is a row of one array, log A, α, log B, β, log E: Newton's method with a damping of its
-own per row, whose steps are five numbers each. (L-BFGS from one start after the other finds the same minimum;
-`tests/stats/test_scaling.py` holds the two against each other.)
+Each start and each resample is a row of one array: log A, α, log B, β, log E. The rows are minimised together by
+Newton's method with a separate damping per row. (L-BFGS from one start after the other finds the same minimum;
+`tests/stats/test_scaling.py` compares the two.)
 """
 
 import itertools
@@ -11,8 +11,8 @@ import numpy as np
 
 CORNER = 1e-3
 """δ of the Huber loss, in nats of log L."""
-_EXACTLY = (400, 1e-10)  # steps at most, and what a step must gain, as a share
-_ROWS = 256  # at once: as many as stay in a cache
+_EXACTLY = (400, 1e-10)  # maximal number of steps, and the relative improvement a step must make
+_ROWS = 256  # rows at once, so that they stay in the CPU cache
 
 
 def minimise(
@@ -24,10 +24,10 @@ def minimise(
     steps: int = _EXACTLY[0],
     gain: float = _EXACTLY[1],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """From starts `[S, 5]` and weights `[S or 1, points]`: the minima `[S, 5]`, and the objective there. n, d and loss
-    are logarithms. A row has arrived when several steps in turn gained less than this share."""
+    """From starts `[S, 5]` and weights `[S or 1, points]` to the minima `[S, 5]` and their objectives. n, d and loss
+    are logarithms. A row has converged when several steps in a row improved it by less than `gain`."""
     centre = np.array([n.mean(), d.mean()])
-    n, d = n - centre[0], d - centre[1]  # else log A and α could hardly be told apart
+    n, d = n - centre[0], d - centre[1]  # otherwise log A and α would be almost collinear
     rows = starts.astype(np.float64)
     rows[:, [0, 2]] -= rows[:, [1, 3]] * centre
     objectives = np.empty(len(rows))
@@ -42,12 +42,12 @@ def minimise(
 def _minimise(
     rows: np.ndarray, n: np.ndarray, d: np.ndarray, loss: np.ndarray, weights: np.ndarray, steps: int, gain: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Newton's method on the points within the corner, damped by the matrix of reweighted least squares on all. With
-    much damping a step is one of the latter, which never fails for long; with little the end is reached at once. A step
-    that does not help is not taken, and the damping grows."""
+    """Newton's method on the points within the corner of the Huber loss, damped by the matrix of iteratively reweighted
+    least squares on all points. With much damping a step is one of reweighted least squares, which is robust; with
+    little damping it converges quickly. A step that does not improve a row is rejected, and its damping grows."""
     slopes = _SlopesOfLaw(n, d)
     ends, values = rows.copy(), np.empty(len(rows))
-    left = np.arange(len(rows))  # rows that are still on their way
+    left = np.arange(len(rows))  # rows that have not converged
     value, residuals, shares = _objective(rows, n, d, loss, weights)
     damping, calm = np.ones(len(rows)), np.zeros(len(rows), dtype=int)
     for step in range(steps):
@@ -81,25 +81,25 @@ def _minimise(
 
 
 def _either(chosen: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """`np.where`, of one type: whoever checks types would try its overloads anew for each variable of a loop."""
+    """`np.where` with a single type, because type checkers are slow on its overloads within a loop."""
     return np.where(chosen, one, other)
 
 
 def _terms(rows: np.ndarray, n: np.ndarray, d: np.ndarray) -> np.ndarray:
-    """`[3, S, points]`: the logarithms of A/N^α, B/D^β and E."""
+    """The logarithms of A/N^α, B/D^β and E, `[3, S, points]`."""
     a, alpha, b, beta, e = (rows[:, k, None] for k in range(5))
     return np.stack([a - alpha * n, b - beta * d, np.broadcast_to(e, (len(rows), len(n)))])
 
 
 def residuals_of(rows: np.ndarray, n: np.ndarray, d: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """`[S, points]`: what laws say of log L, less what was measured."""
+    """Predicted minus measured log L, `[S, points]`."""
     return np.logaddexp.reduce(_terms(rows, n, d)) - loss
 
 
 def _objective(
     rows: np.ndarray, n: np.ndarray, d: np.ndarray, loss: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The summed Huber loss `[S]`, residuals `[S, points]`, and each term's share of what the law says."""
+    """The summed Huber loss `[S]`, the residuals `[S, points]`, and each term's share of the predicted loss."""
     terms = _terms(rows, n, d)
     largest = terms.max(0)
     shares = np.exp(terms - largest)
@@ -111,19 +111,19 @@ def _objective(
 
 
 class _SlopesOfLaw:
-    """What log L changes by, with each of the five numbers: its term's share times (1, −n, 1, −d, 1). Sums over points
-    of products of two of them are matrix products with what does not change."""
+    """The derivatives of log L with respect to the five numbers: a term's share times (1, −n, 1, −d, 1). Sums over
+    points of products of two derivatives are computed as matrix products with constant factors."""
 
     def __init__(self, n: np.ndarray, d: np.ndarray):
         ones = np.ones_like(n)
         self.of = [(0, ones), (0, -n), (1, ones), (1, -d), (2, ones)]
 
     def gradient(self, pulls: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """`[S, 5]`, of pulls `[S, points]`."""
+        """The gradient `[S, 5]` from weighted residuals `[S, points]`."""
         return np.stack([(pulls * shares[term]) @ factor for term, factor in self.of], 1)
 
     def products(self, weights: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """`[S, 5, 5]`."""
+        """The weighted sums of products of two derivatives, `[S, 5, 5]`."""
         found = np.empty((shares.shape[1], 5, 5))
         for first, second in itertools.combinations_with_replacement(range(3), 2):
             both = weights * shares[first] * shares[second]

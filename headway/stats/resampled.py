@@ -1,9 +1,9 @@
-"""Bootstrap for scores that are no means: rows are resampled, the same ones for everything that is compared.
+"""Bootstrap for scores that are not means: rows are resampled, with the same samples for all systems compared.
 
-A corpus score such as BLEU is made of sums over sentences. What each sentence adds to them is a row of `counts`, so the
-score of any sentences, of drawn ones as well, is the score of the sum of their rows. Which rows are drawn follows from
-how many there are, and from nothing else: two systems on one test set meet the same draws (Koehn 2004,
-https://aclanthology.org/W04-3250), and the same scores always have the same interval.
+A corpus score such as BLEU is computed from sums over sentences. Each sentence's contribution is a row of `counts`, so
+the score of any sample of sentences is the score of the sum of their rows. The samples depend only on the number of
+rows: two systems on one test set get the same samples (Koehn 2004, https://aclanthology.org/W04-3250), and the same
+scores always have the same interval.
 """
 
 import math
@@ -19,27 +19,27 @@ from headway.stats.stopping import FIXED_SEEDS, Stopping
 
 RESAMPLES = 1000
 FEWEST = 10
-"""Rows that an interval is read off: with fewer there is too little to draw from."""
+"""The minimal number of rows for an interval."""
 OfSums = Callable[[np.ndarray], np.ndarray]
 """From sums `[..., k]` to scores `[...]`."""
 
 
 @lru_cache(maxsize=2)
 def draws(rows: int, resamples: int = RESAMPLES) -> np.ndarray:
-    """`[resamples, rows]`: how often each row is drawn in each."""
+    """How often each row is drawn in each resample, `[resamples, rows]`."""
     generator = np.random.default_rng(random.key("rows", rows, resamples))
     chosen = generator.integers(0, rows, (resamples, rows)) + rows * np.arange(resamples)[:, None]
     return np.bincount(chosen.ravel(), minlength=resamples * rows).reshape(resamples, rows).astype(np.float32)
 
 
 def resampled(counts: np.ndarray, score: OfSums, drawn: np.ndarray | None = None) -> np.ndarray:
-    """`[..., N, k]` → `[..., resamples]`: the score of each draw."""
+    """The score of each resample: `[..., N, k]` → `[..., resamples]`."""
     drawn = draws(counts.shape[-2]) if drawn is None else drawn
     return score(drawn.astype(np.float64) @ counts)
 
 
 def interval(counts: np.ndarray, score: OfSums) -> tuple[float, float] | None:
-    """Of `[N, k]`: where the score of other rows from the same source would lie, 95 times in 100. None = too few."""
+    """The 95 % bootstrap interval of the score of `[N, k]` counts; None if there are too few rows."""
     if len(counts) < FEWEST:
         return None
     low, high = np.quantile(resampled(counts, score), [LEVEL / 2, 1 - LEVEL / 2])
@@ -51,12 +51,12 @@ def interval(counts: np.ndarray, score: OfSums) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, eq=False)
 class PairedResamples:
-    """The difference of two systems, first less second, that were trained with the same seeds."""
+    """The difference of two systems, first minus second, trained with the same seeds."""
 
     differences: np.ndarray
-    """`[S]`: of all rows, at each seed."""
+    """`[S]`: the difference on all rows, at each seed."""
     drawn: np.ndarray
-    """`[S, resamples]`: of the rows of each draw, which are the same for all."""
+    """`[S, resamples]`: the difference on each resample of rows; the resamples are the same for all seeds."""
 
     @property
     def effect(self) -> float:
@@ -64,7 +64,7 @@ class PairedResamples:
 
     @property
     def p_by_seed(self) -> list[float]:
-        """Over rows alone, two-sided: how often the lead of a pair of models is gone in a draw (Koehn's test)."""
+        """Two-sided p values over rows alone: how often the lead of a pair of models vanishes in a resample (Koehn)."""
         ahead, behind = ((self.drawn * sign > 0).sum(1) for sign in (1, -1))
         return [
             min(1.0, 2 * (self.drawn.shape[1] - n + 1) / (self.drawn.shape[1] + 1)) for n in np.maximum(ahead, behind)
@@ -72,14 +72,14 @@ class PairedResamples:
 
     @property
     def over_rows(self) -> tuple[float, float]:
-        """For other rows and the same trained models."""
+        """The interval for other rows and the same trained models."""
         low, high = np.quantile(self.drawn.mean(0), [LEVEL / 2, 1 - LEVEL / 2])
         return float(low), float(high)
 
     @property
     def over_both(self) -> tuple[float, float]:
-        """For other rows and other seeds, by drawing both. It takes the seeds for all there are, and with few of them
-        is too short: `contrast` is not."""
+        """The interval for other rows and other seeds, by resampling both. With few seeds it is too short; use
+        `contrast` then."""
         S, B = self.drawn.shape
         generator = np.random.default_rng(random.key("seeds", S, B))
         chosen = generator.integers(0, S, (S, B))
@@ -88,14 +88,15 @@ class PairedResamples:
         return float(low), float(high)
 
     def contrast(self, seeds: Sequence[int], size: float, sign: int = 1, stopping: Stopping = FIXED_SEEDS) -> Contrast:
-        """The effect, with an error for other rows and other seeds at once. `sign`: -1 where lower is better.
+        """The effect with a standard error that covers other rows and other seeds. `sign` is -1 if lower is better.
 
-        Rows and seeds are crossed. What seeds add is seen in the spread of the differences, what rows add in that of
-        the draws, and each of the two holds once what they add together: it is taken off (as in stats/paired.py, where
-        the score is a mean). Degrees of freedom by Satterthwaite, those of rows taken as endless. What seeds add is
-        known from few of them, and where it seems small by chance both the error and the degrees of freedom would be
-        wrong to the same side: so for the latter it is taken (S + 3)/(S - 1) times as large. Simulated, intervals then
-        hold 95 in 100 from three seeds on (`python -m benchmarks.coverage_of_bleu`); two are given one degree alone.
+        Rows and seeds are crossed factors. The variance of seeds shows in the differences, that of rows in the
+        resamples, and each includes their interaction once, so it is subtracted (as in stats/paired.py, where the score
+        is a mean). Degrees of freedom are by Satterthwaite, those of rows taken as infinite. The variance of seeds is
+        estimated from few of them. If it is underestimated by chance, the error would be too small and the degrees of
+        freedom too large, so for the latter it is taken (S + 3)/(S - 1) times as large. In simulations, intervals then
+        cover 95 % from three seeds on (`python -m benchmarks.coverage_of_bleu`); two seeds get a single degree of
+        freedom.
         """
         S = len(self.differences)
         of_seeds = float(self.differences.var(ddof=1)) / S
@@ -114,7 +115,7 @@ class PairedResamples:
 
 
 def paired(first: np.ndarray, second: np.ndarray, score: OfSums, drawn: np.ndarray | None = None) -> PairedResamples:
-    """From `[S, N, k]`: what each row adds at each seed; the same seeds and rows in the same order."""
+    """Compare two `[S, N, k]` arrays of per-row counts with the same seeds and rows in the same order."""
     found = [score(one.sum(-2)) for one in (first, second)]
     of_draws = [resampled(one, score, drawn) for one in (first, second)]
     return PairedResamples(found[0] - found[1], of_draws[0] - of_draws[1])

@@ -1,16 +1,15 @@
-"""Scaling laws: how the loss falls with the parameters N of a model and the tokens D that it is trained on.
+"""Scaling laws: how the loss decreases with the parameters N of a model and its training tokens D.
 
     L(N, D) = E + A/N^α + B/D^β            (https://arxiv.org/abs/2203.15556, approach 3)
 
-E is what no model and no data would take away. The law is fitted to log L with a Huber loss, summed, whose corner lies
-at δ = 0.001: what lies farther off than a tenth of a percent pulls with the same force however far it is, so a run that
-went wrong does not bend the law. There are several minima; the lowest from a grid of 4,500 starts is taken.
+E is the irreducible loss. The law is fitted to log L with a summed Huber loss with δ = 0.001: a point farther off than
+a tenth of a percent has a constant influence, so a run that went wrong does not distort the law. There are several
+minima; the lowest one from a grid of 4,500 starts is taken. All starts and resamples are minimised at once
+(`law_minima.py`).
 
-How it is minimised, all starts and all resamples at once, is another file's matter (`law_minima.py`).
-
-Intervals are percentiles over resamples in which every point weighs something random, exponential with mean one
-(https://doi.org/10.1214/aos/1176345338). Unlike points drawn with replacement, no size and no budget is ever missing
-from a resample. `python -m benchmarks.coverage_of_scaling` measures how often they hold a planted law.
+Intervals are percentiles over resamples in which every point has a random weight, exponential with mean one
+(https://doi.org/10.1214/aos/1176345338). Unlike resampling with replacement, this never loses a size or a budget from a
+resample. `python -m benchmarks.coverage_of_scaling` measures how often the intervals cover a planted law.
 """
 
 import itertools
@@ -27,10 +26,10 @@ from headway.stats.law_minima import CORNER, minimise, residuals_of
 RESAMPLES = 1000
 OUTLYING = 3.5
 """A point is an outlier if it is farther from the law than this many robust standard deviations (1.4826 · MAD)."""
-FEWEST = 8
-"""Points that five parameters are fitted to."""
-_ROUGHLY = (100, 1e-6)  # steps at most, and what a step must gain, as a share
-_LOWEST = 60  # of all starts, so many are followed to the end
+MIN_POINTS = 8
+"""The minimal number of points for fitting five parameters."""
+_ROUGHLY = (100, 1e-6)  # maximal number of steps, and the relative improvement a step must make
+_LOWEST = 60  # how many of the starts are followed to the end
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Law:
 
     @classmethod
     def of(cls, row: np.ndarray) -> "Law":
-        """From (log A, α, log B, β, log E)."""
+        """A law from (log A, α, log B, β, log E)."""
         a, alpha, b, beta, e = (float(v) for v in row)
         return cls(float(np.exp(e)), float(np.exp(a)), float(np.exp(b)), alpha, beta)
 
@@ -59,7 +58,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of training per token, of a model of N parameters: factor · N^power. 6N, where nobody has counted."""
+    """Training FLOPs per token of a model with N parameters: factor · N^power. 6N if they were not counted."""
 
     factor: float = 6.0
     power: float = 1.0
@@ -67,7 +66,7 @@ class Cost:
     @classmethod
     def fitted(cls, points: "Points") -> "Cost":
         per_token = np.log(points.flops / points.tokens)
-        if np.ptp(per_token - np.log(points.parameters)) < 1e-6:  # one number times N
+        if np.ptp(per_token - np.log(points.parameters)) < 1e-6:  # a constant times N
             return cls(float(np.exp(np.mean(per_token - np.log(points.parameters)))))
         power, constant = np.polyfit(np.log(points.parameters), per_token, 1)
         return cls(float(np.exp(constant)), float(power))
@@ -78,7 +77,7 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Models that were trained to their end: a number of each, in arrays of one length."""
+    """Trained models: parameters, tokens, FLOPs and loss, in arrays of the same length."""
 
     parameters: np.ndarray
     tokens: np.ndarray
@@ -96,11 +95,11 @@ class Points:
         return np.log(self.parameters), np.log(self.tokens), np.log(self.loss)
 
 
-# --- the best model for so many FLOPs --------------------------------------------------------------------------------
+# --- the best model for a compute budget -----------------------------------------------------------------------------
 
 
 def optimum(rows: np.ndarray, cost: Cost, flops: np.ndarray | float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """N, D and loss `[...]` of the best way to spend these FLOPs, by laws `[..., 5]`."""
+    """N, D and loss `[...]` of the compute-optimal model for these FLOPs, by laws `[..., 5]`."""
     a, alpha, b, beta, e = (rows[..., k] for k in range(5))
     with np.errstate(all="ignore"):  # a resample may have an exponent of zero
         slope = alpha + cost.power * beta
@@ -111,20 +110,20 @@ def optimum(rows: np.ndarray, cost: Cost, flops: np.ndarray | float) -> tuple[np
 
 
 def optimum_exponents(rows: np.ndarray, cost: Cost) -> tuple[np.ndarray, np.ndarray]:
-    """How N and D of the best model grow with FLOPs: the powers of C."""
+    """How N and D of the best model grow with FLOPs: the exponents of C."""
     alpha, beta = rows[..., 1], rows[..., 3]
     with np.errstate(all="ignore"):
         return beta / (alpha + cost.power * beta), alpha / (alpha + cost.power * beta)
 
 
 def loss_exponent(rows: np.ndarray, cost: Cost) -> np.ndarray:
-    """How what can be learnt at all, L − E, falls with FLOPs spent in the best way."""
+    """How the reducible loss L − E of the best model decreases with FLOPs: the exponent of C, with a positive sign."""
     with np.errstate(all="ignore"):
         return rows[..., 1] * rows[..., 3] / (rows[..., 1] + cost.power * rows[..., 3])
 
 
 def flops_for(rows: np.ndarray, cost: Cost, loss: np.ndarray | float) -> np.ndarray:
-    """The FLOPs `[...]` at which the best model has this loss; infinite where it is below what can be reached."""
+    """The FLOPs `[...]` at which the best model has this loss; infinite if it cannot be reached."""
     low, high = np.zeros(rows.shape[:-1]), np.full(rows.shape[:-1], 200.0)  # of log C
     for _ in range(80):
         middle = (low + high) / 2
@@ -137,14 +136,14 @@ def flops_for(rows: np.ndarray, cost: Cost, loss: np.ndarray | float) -> np.ndar
 
 
 def grid_of_starts() -> np.ndarray:
-    """`[4500, 5]`: those of Hoffmann et al."""
+    """The starts of Hoffmann et al., `[4500, 5]`."""
     exponents, logs, floors = np.arange(0, 2.1, 0.5), np.arange(0, 26, 5.0), np.arange(-1, 1.1, 0.5)
     return np.array(list(itertools.product(logs, exponents, logs, exponents, floors)))
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A law, and what is known of its uncertainty."""
+    """A fitted law and its uncertainty."""
 
     points: Points
     law: Law
@@ -152,16 +151,16 @@ class Fit:
     """Summed Huber loss."""
     cost: Cost
     resamples: np.ndarray
-    """`[resamples, 5]`: the law of each."""
+    """`[resamples, 5]`: the law of each resample."""
     starts: int
     reached: int
     """How many starts ended in this minimum, or within a thousandth of it."""
     minima: np.ndarray
-    """`[k, 5]`: this minimum, and the next ones that starts ended in."""
+    """`[k, 5]`: this minimum, and the next best ones."""
 
     @cached_property
     def residuals(self) -> np.ndarray:
-        """Of log L: what was measured less what the law says."""
+        """Measured minus fitted log L."""
         n, d, loss = self.points.logs
         return -residuals_of(self.law.row[None], n, d, loss)[0]
 
@@ -172,21 +171,21 @@ class Fit:
 
     @property
     def outliers(self) -> np.ndarray:
-        """Places of the points that lie too far off by the stated rule."""
+        """The indices of the outliers by the stated rule."""
         centred = np.abs(self.residuals - np.median(self.residuals))
         return np.flatnonzero(centred > OUTLYING * max(self.spread, CORNER / 10))
 
     @property
     def below_floor(self) -> np.ndarray:
-        """Places of the points whose loss is below E, which the law says cannot be."""
+        """The indices of the points whose loss is below E, which contradicts the law."""
         return np.flatnonzero(self.points.loss < self.law.E)
 
     def interval(self, values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-        """Of something that was computed of every resample; those of which it does not exist count to neither side."""
+        """The interval of a quantity computed from every resample; NaN values are ignored."""
         return percentiles(values, level)
 
     def without(self, places: np.ndarray) -> "Fit":
-        """The same without these points; from the minima that are known, and without resamples."""
+        """The fit without these points, started from the known minima; its resamples remain those of all points."""
         kept = np.ones(len(self.points))
         kept[places] = 0.0
         rows, objectives = minimise(self.minima, *self.points.logs, kept[None])
@@ -196,7 +195,7 @@ class Fit:
 
 
 def fit_law(points: Points, resamples: int = RESAMPLES, starts: np.ndarray | None = None) -> Fit:
-    """The law of these points. The same points have the same resamples, always."""
+    """Fit the law to these points. The same points always get the same resamples."""
     logs, n = points.logs, len(points)
     starts = grid_of_starts() if starts is None else starts
     rows, roughly = minimise(starts, *logs, np.ones((1, n)), *_ROUGHLY)
@@ -217,7 +216,7 @@ def fit_law(points: Points, resamples: int = RESAMPLES, starts: np.ndarray | Non
 
 
 def _distinct(rows: np.ndarray, objectives: np.ndarray, most: int = 3) -> np.ndarray:
-    """Of minima in order, the first few that differ and are not hopeless."""
+    """The first few of the sorted minima that are distinct and close to the lowest one."""
     kept: list[int] = [0]
     for k in range(1, len(rows)):
         if len(kept) == most or objectives[k] > 1.5 * objectives[0] + 1e-12:
@@ -227,11 +226,11 @@ def _distinct(rows: np.ndarray, objectives: np.ndarray, most: int = 3) -> np.nda
     return rows[kept]
 
 
-# --- small things ----------------------------------------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def robust_spread(values: np.ndarray) -> float:
-    """The standard deviation that the median of absolute deviations stands for."""
+    """The standard deviation estimated from the median absolute deviation."""
     return float(1.4826 * np.median(np.abs(values - np.median(values))))
 
 
@@ -244,7 +243,7 @@ def percentiles(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]
 
 
 def left_out(fit: Fit, groups: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """For each group of points: how far they lie, in log L, from the law of all others."""
+    """For each group of points: their residuals in log L from the law fitted to all others."""
     n, d, loss = fit.points.logs
     found = []
     for places in groups:

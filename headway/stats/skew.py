@@ -1,8 +1,8 @@
-"""Skewed scores: whether they are, and intervals for them without Student's t.
+"""Skewed scores: a test for skewness, and permutation tests that do not need Student's t.
 
-t takes the differences of seeds for bell-shaped. Where they are strongly skewed (skewness 6: most runs alike, a few far
-off) its 95 % interval holds the truth in 84 % of studies, and more seeds help slowly. Few seeds cannot show skew, so
-all arms of a study are looked at together; even then a study that is not warned may be skewed.
+The t test assumes normally distributed differences. If they are strongly skewed (skewness 6: most runs alike, a few far
+off) its 95 % interval covers the truth in 84 % of studies, and more seeds help only slowly. Few seeds cannot show
+skewness, so all arms of a study are tested together; even then skewness may go unnoticed.
 """
 
 import itertools
@@ -15,15 +15,16 @@ import numpy as np
 from headway.core import random
 
 FALSE_ALARMS = 0.01
-"""Of studies with bell-shaped scores, so many are called skewed."""
-FEWEST = 4  # three residuals of one arm always have nearly the same skewness
+"""The share of studies with normally distributed scores that are called skewed."""
+MIN_VALUES = 4  # three residuals of one arm always have nearly the same skewness
 DRAWS = 4000
-MOST_RELABELLINGS = 10_000
+MAX_PERMUTATIONS = 10_000
 
 
 def skewness(columns: Sequence[np.ndarray]) -> float:
-    """Of all arms' residuals together, each in units of its arm's spread; 0 where none has any."""
-    columns = [column for column in columns if len(column) >= FEWEST and np.ptp(column) > 0]
+    """The skewness of all arms' residuals together, each in units of its arm's standard deviation; 0 if there are
+    none."""
+    columns = [column for column in columns if len(column) >= MIN_VALUES and np.ptp(column) > 0]
     if not columns:
         return 0.0
     residuals = np.concatenate([(column - column.mean()) / column.std() for column in columns])
@@ -31,8 +32,8 @@ def skewness(columns: Sequence[np.ndarray]) -> float:
 
 
 def is_skewed(columns: Sequence[np.ndarray]) -> bool:
-    """More than bell-shaped scores are in 99 of 100 studies of this size."""
-    sizes = tuple(sorted(len(column) for column in columns if len(column) >= FEWEST and np.ptp(column) > 0))
+    """Whether scores are more skewed than normally distributed ones in 99 % of studies of this size."""
+    sizes = tuple(sorted(len(column) for column in columns if len(column) >= MIN_VALUES and np.ptp(column) > 0))
     return bool(sizes) and abs(skewness(columns)) > _by_chance(sizes)
 
 
@@ -48,34 +49,35 @@ def _by_chance(sizes: tuple[int, ...]) -> float:
 
 
 def sign_flip_p(differences: np.ndarray) -> float:
-    """Of differences seed by seed: if the arms were the same, each might as well have the other sign. All 2ⁿ ways of
-    turning signs, or ten thousand at random. Exact whatever the shape, if under no effect arms may be exchanged."""
+    """The p value of the sign-flip test on paired differences, over all 2ⁿ sign patterns or ten thousand random ones.
+    Exact for any distribution, if the arms are exchangeable under the null hypothesis."""
     n = len(differences)
-    if 2**n <= MOST_RELABELLINGS:
+    if 2**n <= MAX_PERMUTATIONS:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=n)))
     else:
-        draws = np.random.default_rng(random.key("signs", n)).choice((1.0, -1.0), size=(MOST_RELABELLINGS - 1, n))
+        draws = np.random.default_rng(random.key("signs", n)).choice((1.0, -1.0), size=(MAX_PERMUTATIONS - 1, n))
         signs = np.concatenate([np.ones((1, n)), draws])
-    # For turned signs |mean| orders as |t| does: their squares all have the same sum.
+    # Under sign flips |mean| gives the same order as |t|, because the sum of squares does not change.
     means = np.abs(signs @ differences)
     return float((means >= means[0] * (1 - 1e-9)).mean())
 
 
 def permutation_p(first: np.ndarray, second: np.ndarray) -> float:
-    """Of arms without common seeds: Welch's t of the values dealt out anew, in all ways or in ten thousand at random.
+    """The p value of a permutation test with Welch's t, for arms without common seeds, over all permutations or ten
+    thousand random ones.
 
-    Exact where the arms have one distribution; studentised, it stays right for many seeds where they only have one mean
-    (Janssen 1997, https://doi.org/10.1016/S0167-7152(97)00043-6)."""
+    Exact if both arms have the same distribution. Because it is studentised, it is asymptotically valid if they only
+    have the same mean (Janssen 1997, https://doi.org/10.1016/S0167-7152(97)00043-6)."""
     values, n = np.concatenate([first, second]), len(first)
     total = len(values)
-    if math.comb(total, n) <= MOST_RELABELLINGS:
+    if math.comb(total, n) <= MAX_PERMUTATIONS:
         picked = [
             (*chosen, *sorted(set(range(total)) - set(chosen))) for chosen in itertools.combinations(range(total), n)
         ]
         dealt = values[np.array(picked)]
     else:
         draws = np.random.default_rng(random.key("dealt", total, n))
-        dealt = np.concatenate([values[None], draws.permuted(np.tile(values, (MOST_RELABELLINGS - 1, 1)), axis=1)])
+        dealt = np.concatenate([values[None], draws.permuted(np.tile(values, (MAX_PERMUTATIONS - 1, 1)), axis=1)])
     own, other = dealt[:, :n], dealt[:, n:]
     error = np.sqrt(own.var(1, ddof=1) / n + other.var(1, ddof=1) / (total - n))
     gap = np.abs(own.mean(1) - other.mean(1))

@@ -1,13 +1,13 @@
-"""When the seeds end: at a number fixed beforehand, or whenever somebody has seen enough.
+"""Stopping rules: a number of seeds fixed beforehand, or optional stopping after any look.
 
-A t interval promises 95 % for one look at a number of seeds that was fixed before. Whoever looks after every seed from
-3 to 20, and stops at the first significant difference, is fooled in nearly one of four studies that have none. Where
-seeds were added after a verdict was seen, it goes by a *confidence sequence*: intervals that all hold the truth at once
-with 95 %, at every number of seeds there will ever be, so that it does not matter when, why or how often one looks.
+A t interval has its 95 % coverage for one look at a number of seeds fixed beforehand. If you look after every seed from
+3 to 20 and stop at the first significant difference, you find one in nearly a quarter of studies that have none. If
+seeds were added after a verdict was seen, a *confidence sequence* is used instead: intervals that all cover the truth
+simultaneously with 95 %, for every number of seeds, so that it does not matter when, why or how often you look.
 
-It is the sequential t test with a Gaussian prior on the effect in units of the spread, and the right Haar prior on the
-spread (Wang and Ramdas 2023, https://arxiv.org/abs/2310.03722, after Lai 1976). A correction for the number of looks
-would be shorter after two or three of them, but rests on every look having been counted, and nobody counts them all.
+It is the sequential t test with a Gaussian prior on the effect in units of the standard deviation, and the right Haar
+prior on the standard deviation (Wang and Ramdas 2023, https://arxiv.org/abs/2310.03722, after Lai 1976). A correction
+for the number of looks would give shorter intervals for two or three looks, but it requires that every look is counted.
 """
 
 import math
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 class Stopping(ABC):
-    """What it takes to conclude something, given how it was decided that the seeds are enough."""
+    """The test and the interval, given how the number of seeds was decided."""
 
     @abstractmethod
     def reach(self, degrees_of_freedom: float, level: float) -> float:
@@ -24,11 +24,11 @@ class Stopping(ABC):
 
     @abstractmethod
     def p(self, degrees_of_freedom: float, t: float) -> float:
-        """Two-sided; below `level` exactly where the interval leaves 0 out."""
+        """The two-sided p value; below `level` exactly if the interval excludes 0."""
 
 
 class FixedSeeds(Stopping):
-    """As many seeds as were planned: Student's t."""
+    """A number of seeds fixed beforehand: Student's t."""
 
     def reach(self, degrees_of_freedom: float, level: float) -> float:
         from scipy import special
@@ -43,21 +43,22 @@ class FixedSeeds(Stopping):
 
 @dataclass(frozen=True)
 class AnyTime(Stopping):
-    """Seeds that were added to after a look: valid at every number of them at once."""
+    """Seeds may be added after a look: a confidence sequence, valid at every number of seeds simultaneously."""
 
     prior: float = 10.0
-    """A priori variance of the effect in units of the spread. Any is valid; this one is short at 4 to 30 seeds."""
+    """Prior variance of the effect in units of the variance. Any value is valid; this one gives short intervals for 4
+    to 30 seeds."""
 
     def reach(self, degrees_of_freedom: float, level: float) -> float:
         seeds = degrees_of_freedom + 1
         wider = 1 + seeds * self.prior
         ratio = (wider / level**2) ** (1 / seeds)
-        if ratio >= wider:  # with so few seeds, no difference is large enough
+        if ratio >= wider:  # with so few seeds, no difference is large enough to be significant
             return math.inf
         return math.sqrt(degrees_of_freedom * (ratio - 1) / (1 - ratio / wider))
 
     def p(self, degrees_of_freedom: float, t: float) -> float:
-        """One over how much likelier an effect makes this t than none does, averaged over the prior."""
+        """The inverse of the Bayes factor for an effect against no effect, averaged over the prior; at most 1."""
         seeds = degrees_of_freedom + 1
         wider, square = 1 + seeds * self.prior, t * t / degrees_of_freedom
         evidence = seeds / 2 * (math.log1p(square) - math.log1p(square / wider)) - math.log(wider) / 2

@@ -1,6 +1,6 @@
-"""Multiple testing: several questions at once, or the best of many arms.
+"""Multiple testing: corrections for several questions at once, and for picking the best of many arms.
 
-One contrast brings its own test along (`intervals.py`). Here is what it takes to ask several, and not to be fooled.
+The test of a single contrast is in `intervals.py`.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import numpy as np
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Corrected for there being several (Holm 1979): the chance that any of them is below 0.05 by luck alone is at most
-    5 %, however they hang together."""
+    """Correct p values for multiple testing (Holm 1979): the probability that any is below 0.05 by chance is at most 5
+    %, for any dependence between them."""
     order = sorted(range(len(p_values)), key=lambda k: p_values[k])
     corrected, highest = [0.0] * len(p_values), 0.0
     for rank, k in enumerate(order):
@@ -20,20 +20,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def picked_among(arms: int) -> float:
-    """What the p value of a pair is multiplied by, if one of the pair was picked as the best of so many arms.
+    """The factor for the p value of a pair if one of the pair was picked as the best of this many arms.
 
-    By half the number of the others: the truly best arm is dropped only if some other leads it by luck, and there are
-    arms - 1 to do so, in one direction each (Bonferroni, which holds for unequal spreads, too). And by no less than 1:
-    of two equal arms neither must be called the best more often than in 5 of 100 studies.
+    It is half the number of the other arms: the truly best arm is missed only if another one leads it by chance, and
+    there are arms - 1 that could, each in one direction (Bonferroni, which also holds for unequal variances). It is at
+    least 1: of two equal arms, one may be called best in at most 5 % of studies.
     """
     return max(1.0, (arms - 1) / 2)
 
 
 def shrunk_best(values: np.ndarray, lower_is_better: bool) -> float:
-    """What to expect of the best arm when it is run again, `[seeds, arms]`: its mean, drawn towards that of all arms.
+    """The expected score of the best arm if it is run again, from `[seeds, arms]`: its mean, shrunk towards that of
+    all.
 
-    The best of several was also the luckiest of them. How far the means are drawn in follows from how much of their
-    spread the seeds alone explain (an empirical-Bayes estimate, the spread between arms taken as bell-shaped).
+    The best of several arms was probably also lucky. The shrinkage depends on how much of the variance between arms is
+    explained by seeds alone (an empirical-Bayes estimate with a normal distribution of arms).
     """
     seeds, arms = values.shape
     means = values.mean(0)

@@ -1,1 +1,1 @@
-"""Studies: what varies and what is asked; the runs, the verdicts, the report."""
+"""Studies: design, execution, results, verdicts and reports."""

@@ -1,4 +1,4 @@
-"""What follows from the runs of a study: more is measured, the questions are answered, the report is written."""
+"""Evaluate a study once runs have finished: take further measurements, answer the questions, write the report."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from headway.study.design.measures import Chosen, Measure
 from headway.study.design.questions import Better, Question
 from headway.study.execution.plan import Sizes
 from headway.study.folder import StudyFolder
-from headway.study.results.ensembles import arms_as_one, could_be_one, kept
+from headway.study.results.ensembles import arms_as_one, arms_with_ensemble, kept
 from headway.study.results.evidence import best_arms
 from headway.study.results.ladder_points import points_of, write_points
 from headway.study.results.measuring import measure
@@ -27,9 +27,9 @@ class Conclusion:
     results: Results
     verdicts: list[Verdict]
     judgements: list[Judgement]
-    """Of what the report claims, where the study is a case."""
+    """The judgements of the report's claims, if the study is a case."""
     report: Path | None
-    """Where it is written down; None: nowhere yet."""
+    """The HTML file; None if it is not written yet."""
 
     def as_json(self) -> dict[str, Any]:
         found = {"verdicts": [v.as_json() for v in self.verdicts], "claims": [j.as_json() for j in self.judgements]}
@@ -37,7 +37,7 @@ class Conclusion:
 
 
 def conclude(folder: Path) -> Conclusion:
-    """Everything that can be said of the runs that have ended; written down in the study's folder."""
+    """Evaluate all runs that have ended, and write verdicts and report into the study's folder."""
     from headway.study.report.report import write_report
 
     measure_all(folder)
@@ -48,13 +48,13 @@ def conclude(folder: Path) -> Conclusion:
     write_json(folder / "verdicts.json", [verdict.as_json() for verdict in found.verdicts])
     if not found.results.runs:
         return found
-    if found.results.study.ensembles and len(kept(found.results)) < len(could_be_one(found.results)):
+    if found.results.study.ensembles and len(kept(found.results)) < len(arms_with_ensemble(found.results)):
         arms_as_one(folder)
     return replace(found, report=write_report(found.results, found.verdicts, found.judgements))
 
 
 def write_again(folder: Path) -> Path | None:
-    """The report that is there, with what is known now; None where there is none yet."""
+    """Write the report again from the current results; None if there was none."""
     from headway.study.report.report import write_report
 
     found = so_far(folder)
@@ -62,14 +62,14 @@ def write_again(folder: Path) -> Path | None:
 
 
 def so_far(folder: Path) -> Conclusion:
-    """What follows from what is there; nothing is measured and nothing written."""
+    """Evaluate what has been measured so far, without measuring or writing anything."""
     results, report = read_results(folder), folder / "report.html"
     verdicts = _answered(results) if results.runs else []
     return Conclusion(results, verdicts, judge(results, verdicts), report if report.exists() else None)
 
 
 def _answered(results: Results) -> list[Verdict]:
-    """Every question; those about what was not measured yet, because somebody stopped before, with that."""
+    """A verdict for every question; 'cannot say' if the study was interrupted before its scores were measured."""
     known = set(results.score_names)
     lacking = {str(question): _lacking(question, results, known) for question in results.study.asked}
     ready = [question for question in results.study.asked if not lacking[str(question)]]
@@ -79,7 +79,7 @@ def _answered(results: Results) -> list[Verdict]:
 
 
 def _lacking(question: Question, results: Results, known: Container[str]) -> list[str]:
-    """What a question is about and no run has yet. Cheap methods come with a run's audits, which come last."""
+    """The scores a question needs that no run has yet. Baselines are computed with a run's audits, which come last."""
     found = [score for score in question.scores if score not in known]
     if found or not isinstance(question, Better) or question.than in results.arms:
         return found
@@ -87,12 +87,12 @@ def _lacking(question: Question, results: Results, known: Container[str]) -> lis
 
 
 def _not_measured(question: Question, lacking: Sequence[str]) -> Verdict:
-    why = f"cannot say: {listed(lacking)} was not measured yet"
-    return Verdict(question, "cannot say", f"{why}; headway study run goes on, headway study report measures it")
+    why = f"cannot say: {listed(lacking)} has not been measured yet"
+    return Verdict(question, "cannot say", f"{why}; headway study run continues, headway study report measures it")
 
 
 def measure_all(folder: Path) -> None:
-    """What the study asks to be measured beside the scores of its recipes."""
+    """Take the measurements that the study asks for in addition to the scores of its recipes."""
     home = StudyFolder(folder)
     study, sizes = home.study, Sizes()
     if not study.measures:
@@ -108,5 +108,5 @@ def measure_all(folder: Path) -> None:
 
 
 def _chooses(one: Measure, ended: Mapping[str, Status | None]) -> TypeGuard[Chosen]:
-    """What is best can be told when all have ended, and not before."""
+    """Whether this measure picks the best arms and all runs have ended, so that they can be picked."""
     return isinstance(one, Chosen) and None not in ended.values()

@@ -1,16 +1,16 @@
 """The folder of a study.
 
 studies/NAME/
-  study.yaml       the study, whole: its base recipe is written out
-  plugins/         files of the user's own that it needs, if any
-  budget.json      how many steps each arm may take, where something is to be equal; fixed when the study begins
+  study.yaml       the complete study, with its base recipe written out
+  plugins/         user-defined files that it needs, if any
+  budget.json      steps per arm if budgets are equalized; fixed when the study begins
   runs/            ARM.seed-K/ …, ordinary run folders
-  failures/        ARM.seed-K.json: why a run did not end, and what is known besides
-  events.jsonl     what happened, and when: it was opened, runs ended, it was closed
-  ensembles.json   the seeds of every arm as one, once somebody asked for it
-  looks.json       when verdicts were seen, with which seeds, and what they said; of studies that runs come from, too
-  log.txt          what those who trained had to say: warnings, populations that had to be split
-  seal.json        checksums of what is read again (`core/seal.py`)
+  failures/        ARM.seed-K.json: why a run failed, with details
+  events.jsonl     what happened and when: opened, runs ended, closed
+  ensembles.json   the seeds of every arm as an ensemble, once requested
+  looks.json       when verdicts were read, with which seeds, and what they said; also from studies that are reused
+  log.txt          messages of the training processes: warnings, populations that had to be split
+  seal.json        checksums of the files that are read again (`core/seal.py`)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,14 +43,14 @@ class StudyFolder:
 
     @property
     def study(self) -> Study:
-        """As it was when it began, if that is what it still is."""
+        """The study as it was when it began; its checksum is verified."""
         with suppress(FileNotFoundError):
             read_sealed(self.path / "study.yaml")
         return load_study(self.path / "study.yaml")
 
     @contextmanager
     def taken(self, study: Study) -> Iterator[None]:
-        """Make the folder for this study, or go on with what is there; nobody else does either meanwhile."""
+        """Create the folder for this study, or continue with what is there, under a lock."""
         try:
             check_names([self.path.name], "a study")
             check_own(self.path, self.runs, self.path / "failures", self.path / FOLDER)
@@ -65,18 +65,19 @@ class StudyFolder:
                 raise UserError(why_not)
             plugins = write_into(self.path, concerning(study, *study.recipes.values()))
             with rewriting(self.path, new=is_new) as new:
-                new["study.yaml"] = written(study, plugins)  # words and measures may have changed
+                new["study.yaml"] = written(study, plugins)  # texts and measures may have changed
                 if not any(self.runs.iterdir()) and (self.path / "budget.json").exists():
                     new["budget.json"] = None
             yield
 
     def why_not(self, study: Study) -> str:
-        """Why this study cannot go on here: there are runs of another, and how it differs. Empty if it can."""
+        """Why this study cannot continue here: the folder has runs of another study, and how it differs. Empty if it
+        can."""
         if not self.runs.is_dir() or not any(self.runs.iterdir()):
             return ""
         changes = what_changed(*(_comparable(s) for s in (self.study, study)))
         changes = changes or changed_since(self.path, used_by(study, *study.recipes.values()))
-        name = f"give the new one a name of its own (of a study: --name {self.path.name}-2) or a folder (--studies)"
+        name = f"give the new study another name (--name {self.path.name}-2) or another folder (--studies)"
         same = f"--reuse {self.path} takes over the runs that are the same"
         return changes and f"{self.path} holds runs of another study: {changes}; {name}; {same}"
 
@@ -84,14 +85,14 @@ class StudyFolder:
 
     @property
     def budgets(self) -> dict[str, int] | None:
-        """Steps by arm, if they were fixed before."""
+        """Steps per arm, if they were fixed before."""
         path = self.path / "budget.json"
         try:
             return {str(arm): int(steps) for arm, steps in read_sealed_json(path).items()}
         except FileNotFoundError:
             return None
         except (UserError, ValueError, AttributeError, TypeError):
-            raise UserError(f"{path} cannot be read: remove it together with {self.runs}, and begin again") from None
+            raise UserError(f"{path} cannot be read: remove it together with {self.runs}, and start again") from None
 
     @budgets.setter
     def budgets(self, steps: Mapping[str, int]) -> None:
@@ -101,7 +102,7 @@ class StudyFolder:
     # --- looks -------------------------------------------------------------------------------------------------------
 
     def looks(self) -> list[EarlierLook]:
-        """Every time that verdicts were seen. Of a study from before looks were noted, what it concluded last."""
+        """Every time that verdicts were read. For a study older than looks.json: its last verdicts."""
         kept, verdicts = self.path / "looks.json", self.path / "verdicts.json"
         if kept.exists():
             try:
@@ -119,7 +120,7 @@ class StudyFolder:
         return [EarlierLook(self.path.name, when, tuple(self.study.seeds), answers)] if answers else []
 
     def note_look(self, outcomes: Mapping[str, str]) -> None:
-        """That these verdicts were seen now: question → outcome. To see the same again is no new look."""
+        """Record that these verdicts (question → outcome) were read now. Reading the same ones again is no new look."""
         answers, known = {q: o for q, o in outcomes.items() if o != "cannot say"}, self.looks()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         look = EarlierLook(self.path.name, now, tuple(self.study.seeds), answers)
@@ -127,7 +128,7 @@ class StudyFolder:
             self._write_looks([*known, look])
 
     def take_over_looks(self, other: "StudyFolder") -> None:
-        """Whoever takes over runs has seen what they showed."""
+        """Add the looks of a study whose runs are taken over: its verdicts have been read."""
         known = self.looks()
         if new := [look for look in other.looks() if look not in known]:
             self._write_looks([*new, *known])
@@ -136,11 +137,11 @@ class StudyFolder:
         with rewriting(self.path) as new:
             new["looks.json"] = as_json({"looks": [asdict(look) for look in looks]})
 
-    # --- what happened -----------------------------------------------------------------------------------------------
+    # --- log ---------------------------------------------------------------------------------------------------------
 
     def write_log(self, text: str) -> None:
         shown = "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
-        line = shown.replace("\n", "\n    ")  # whatever is in it, it is one entry
+        line = shown.replace("\n", "\n    ")  # indent further lines, so that the text stays one entry
         with naming(self.path / "log.txt"), opened_to_append(self.path / "log.txt") as file:
             file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n".encode())
 
@@ -157,7 +158,7 @@ class StudyFolder:
             (self.path / "failures" / f"{run}.{kind}").unlink(missing_ok=True)
 
     def failures(self) -> dict[str, Status]:
-        """By run. Earlier versions wrote text files, with the reason on their first line."""
+        """Failed runs with their status. Earlier versions wrote text files, with the reason on the first line."""
         found = {}
         for file in sorted((self.path / "failures").glob("*.*"), key=lambda file: file.suffix, reverse=True):
             try:
@@ -176,13 +177,13 @@ def _look(stored: Mapping[str, Any]) -> EarlierLook:
 
 
 def written(study: Study, plugins: Sequence[str] = ()) -> str:
-    """A study as YAML, with everything in it."""
+    """The complete study as YAML."""
     needed = {"plugins": list(plugins)} if plugins else {}
     return write_tree({**needed, **study.model_dump(mode="json", by_alias=True)})
 
 
 def _comparable(study: Study) -> dict[str, Any]:
-    """What its runs depend on, and what is asked of them; the rest may change after they were made."""
+    """The part of a study that must not change once it has runs: what runs depend on, and the questions."""
     return flat(
         study.model_dump(
             mode="json",

@@ -1,4 +1,4 @@
-"""What models are trained for. `of(recipe)` is the kind of task, `load(recipe)` the task with its data."""
+"""Tasks: what models are trained for. `of(recipe)` is the task class, `load(recipe)` the task with its data."""
 
 from typing import TypeVar
 
@@ -31,24 +31,27 @@ SomeAbility = TypeVar("SomeAbility", bound=Ability)
 
 
 def of(recipe: Recipe) -> type[Task]:
-    """The task that this recipe's model is for."""
+    """The task class for this recipe's kind of model."""
     return TASKS.find(recipe.model.kind)
 
 
 def able(run: Run, ability: type[SomeAbility]) -> type[SomeAbility]:
-    """The task of this run, if its models can do this."""
+    """The task class of this run, if it has the ability; else a UserError."""
     task = of(run.recipe)
     if not issubclass(task, ability):
         *more, last = dict.fromkeys(other.models for other in TASKS.values() if issubclass(other, ability))
         others = f"{', '.join(more)} and {last}" if more else last
         kind = run.recipe.model.kind
         is_a = f"{run.name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-        raise UserError(f"{ability.asked} asked of {others}, and {is_a}; try {task.example.format(run=run.name)}")
+        raise UserError(
+            f"{ability.activity} is only possible with {others}, but {is_a}; try {task.example.format(run=run.name)}"
+        )
     return task
 
 
 def load(recipe: Recipe, known_as: str | None = None) -> Task:
-    """That task, with its data read and made into tokens, or found so; for a run, the data that it knows by this."""
+    """The task with its data, tokenised or read from the cache. `known_as` is the data's identity that a run has
+    recorded."""
     return of(recipe).load(recipe) if known_as is None else of(recipe).load_again(recipe, known_as)
 
 

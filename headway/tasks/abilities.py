@@ -1,6 +1,6 @@
-"""What can be asked of some kinds of models and not of others. A task can do what the abilities it derives from say.
+"""Abilities: what only some kinds of models can do. A task derives from the abilities that it has.
 
-able(run, Writes).write(…)      or a UserError that says of which models one may ask this, and what to try instead
+able(run, Writes).write(…)      or a UserError that says which models can do this, and what to try instead
 """
 
 from abc import ABC, abstractmethod
@@ -32,12 +32,12 @@ from headway.scoring.translation import Forced
 
 
 class Ability(ABC):
-    asked: ClassVar[str]
-    """The beginning of "… asked of language models"."""
+    activity: ClassVar[str]
+    """The beginning of the message "… is only possible with language models"."""
 
 
 class ReadingWindow(NamedTuple):
-    """How a text is read, where that is not to be as the recipe says."""
+    """How a text is read, where this overrides the recipe."""
 
     segment: int | None = None
     stride: int | None = None
@@ -47,100 +47,100 @@ class ReadingWindow(NamedTuple):
 class ReadsSegments(Ability):
     """Running text can be read in segments of any length."""
 
-    asked = "segments and strides are"
+    activity = "choosing segments and strides"
 
     @abstractmethod
     def in_segments(self, model: Any, window: ReadingWindow) -> Self:
-        """The same task, scored in other segments, if the model can read such."""
+        """The same task, scored in other segments; a UserError if the model cannot read them."""
 
     @abstractmethod
     def surprise(self, model: Any, split: str, reading: Reading, at_most: int) -> Surprise:
-        """Of the beginning of a split that is read in this way, for the first replica."""
+        """Score the beginning of a split by this reading, for the first replica."""
 
     @abstractmethod
     def running(self, split: str) -> tuple[Tensor, Tokenizer]:
-        """The tokens of a split, as they follow each other."""
+        """The tokens of a split, in order."""
 
     @abstractmethod
     def nats(self, model: Any, rows: Tensor) -> Tensor:
-        """Of every token but the first of rows [1, N, T]."""
+        """Nats of every token but the first, for rows [1, N, T]."""
 
 
 class FollowsGradients(Ability):
-    """Gradients can be followed back from the last token of a row, by distance."""
+    """Gradients can be measured by distance from the last token of a row."""
 
-    asked = "how far gradients reach is"
+    activity = "measuring how far gradients reach"
 
     @abstractmethod
     def followed(self, split: str, most: int) -> GradientRows:
-        """At most so many rows from all over a split, and whose loss is followed back in them."""
+        """At most `most` rows from all over a split, with the loss whose gradient is measured."""
 
 
 @dataclass(frozen=True)
 class ScoredTogether:
-    """One split, as several models together see it."""
+    """The scores of an ensemble on one split."""
 
     scores: list[Score]
     members: list[list[Score]]
-    """Of each alone."""
+    """The scores of each member alone."""
     gains: list[Gain]
 
 
 class JoinsOthers(Ability):
-    """The answers of several models can be averaged."""
+    """Several models can be combined into an ensemble."""
 
-    asked = "the mean of several models is"
+    activity = "averaging several models"
 
     @abstractmethod
     def told(self, model: Any, split: str) -> list[Any]:
-        """What every replica says of a split, as `together` wants it."""
+        """The outputs of every replica on a split, in the form that `together` takes."""
 
     @abstractmethod
     def together(self, split: str, told: Sequence[Any]) -> ScoredTogether:
-        """The mean of what several models said of a split."""
+        """Combine the outputs of several models on a split."""
 
 
 @dataclass(frozen=True)
 class GivenFile:
-    """A file that somebody brings, and how it is to be read where that is not as the recipe says."""
+    """A file given by the user, and how it is read where this overrides the recipe."""
 
     path: Path
     encoding: str | None = None
     columns: tuple[int | str, ...] = ()
-    """Of a table: those that are the text."""
+    """For a table: the text columns."""
     label: int | str | None = None
-    """Of a table: the one that is the class."""
+    """For a table: the column of the class."""
 
     def text(self) -> str:
-        """Of a file that is running text."""
+        """The content of a file of running text."""
         if self.columns or self.label is not None:
-            raise UserError("columns are those of a table, and this run reads running text")
+            raise UserError("columns can only be chosen for tables, but this run reads running text")
         return read_text(self.path, self.encoding, key="--encoding ")
 
 
 class ScoresFiles(Ability):
-    asked = "scores of files are"
+    activity = "scoring a file"
 
     @classmethod
     @abstractmethod
     def score_file(cls, run: Run, model: Any, file: GivenFile, window: ReadingWindow) -> list[Score]:
-        """Of a file, as a whole."""
+        """The scores of a whole file."""
 
 
 class ScoresText(ScoresFiles):
-    """A text has a score, with no answer known."""
+    """A text can be scored without a reference or label."""
 
-    asked = "the perplexity of a text is"
+    activity = "scoring a text"
 
     @classmethod
     @abstractmethod
     def score_text(cls, run: Run, model: Any, text: str, window: ReadingWindow) -> ScoredText:
-        """Token by token."""
+        """Score a text token by token."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How a text is drawn from a model."""
+    """Settings for sampling text."""
 
     tokens: int = 200
     temperature: float = 0.8
@@ -150,32 +150,32 @@ class Draw:
 
 
 class Writes(Ability):
-    asked = "to write is"
+    activity = "writing text"
 
     @classmethod
     @abstractmethod
     def write(
         cls, run: Run, model: Any, prompt: str, how: Draw, show: Callable[[str], object]
     ) -> tuple[str, str | None]:
-        """The prompt and what follows it, shown piece by piece; and why it was slow, if it was."""
+        """The prompt and its continuation, shown piece by piece; and a note if no cache could be used."""
 
     @classmethod
     @abstractmethod
     def write_many(cls, run: Run, model: Any, prompt: str, how: Draw, count: int) -> list[str]:
-        """So many texts that begin with the prompt, drawn side by side; the first is the one that `write` gives."""
+        """Continue the prompt `count` times in one batch; the first text is the one that `write` gives."""
 
 
 @dataclass(frozen=True)
 class Classified:
-    """What a classifier makes of a text somebody typed."""
+    """A classifier's answer for a text that a user typed."""
 
     chances: dict[str, float]
     """The probability of each class, likeliest first."""
     tokens: int
     unknown: int
-    """How many of the tokens stand for words outside the vocabulary."""
+    """How many of the tokens are the unknown word."""
     notes: list[str]
-    """What should be known before the answer is believed."""
+    """Caveats, such as unknown words."""
 
     def as_json(self) -> dict[str, Any]:
         return {"classes": self.chances, "tokens": self.tokens, "unknown": self.unknown, "notes": self.notes}
@@ -183,25 +183,25 @@ class Classified:
 
 @dataclass(frozen=True)
 class ClassifiedTexts:
-    """What a classifier makes of many texts."""
+    """A classifier's answers for many texts."""
 
     classes: tuple[str, ...]
     chances: Float[np.ndarray, "N C"]
     cut: int
-    """How many were longer than the model reads."""
+    """How many were truncated to the model's context."""
     strange: int
-    """How many have no word that it knows."""
+    """How many contain no known word."""
 
 
 @dataclass(frozen=True)
 class Translation:
-    """What a translator makes of one text."""
+    """A translator's output for one text."""
 
     source: str
     hypotheses: list[tuple[str, float]]
-    """The best first, each with its score: the logarithm of its chance, as the decoding divides it by the length."""
+    """Best first, each with its length-normalised log-probability."""
     notes: list[str]
-    """What should be known before it is believed."""
+    """Caveats, such as truncation."""
 
     @property
     def text(self) -> str:
@@ -213,42 +213,42 @@ class Translation:
 
 
 class Translates(Ability):
-    asked = "translations are"
+    activity = "translating"
 
     @classmethod
     @abstractmethod
     def translate(
         cls, run: Run, model: Any, texts: Sequence[str], how: DecodingSpec, told: Callable[[int], object]
     ) -> list[Translation]:
-        """Of each of these texts; `told` hears how many are done."""
+        """Translate these texts; `told` is called with the number done."""
 
     @classmethod
     @abstractmethod
     def joined(cls, models: Sequence[Any]) -> Any:
-        """Several models that write as one, the mean of their probabilities at every step: for `translate` a model."""
+        """An ensemble that averages probabilities at every step, to pass to `translate` as a model."""
 
     @abstractmethod
     def sentences(self, model: Any, split: str, how: DecodingSpec) -> list[list[str]]:
-        """A table with a row for every pair of a split, a header first."""
+        """A table with a header and a row for every pair of a split."""
 
     @abstractmethod
     def forced(self, model: Any, split: str, at_most: int) -> Forced:
-        """What the first replica says of targets that are given: of pairs with at most so many tokens, from all over a
-        split."""
+        """Teacher-forced results of the first replica, on a random subset of pairs with at most so many target
+        tokens."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What a model puts in the place of what is hidden in a text."""
+    """A model's predictions for the masked tokens of a text."""
 
     text: str
-    """As it was typed."""
+    """The text as typed."""
     filled: str
-    """With the likeliest token at every place."""
+    """The text with the likeliest token in each place."""
     guesses: list[list[tuple[str, float]]]
     """For every place, tokens and their probabilities, likeliest first."""
     notes: list[str]
-    """What should be known before it is believed."""
+    """Caveats, such as unknown words."""
 
     def as_json(self) -> dict[str, Any]:
         places = [[{"token": token, "probability": chance} for token, chance in place] for place in self.guesses]
@@ -256,49 +256,49 @@ class Filled:
 
 
 class FillsIn(Ability):
-    asked = "hidden tokens are"
+    activity = "filling in masked tokens"
 
     @classmethod
     @abstractmethod
     def fill_in(cls, run: Run, model: Any, text: str, most: int) -> Filled:
-        """What may stand where a text has [MASK]: at most so many guesses for each."""
+        """Predict the [MASK]s of a text: at most `most` guesses for each."""
 
 
 class Classifies(Ability):
-    asked = "classes are"
+    activity = "classifying"
 
     @classmethod
     @abstractmethod
     def classify(cls, run: Run, model: Any, text: str) -> Classified:
-        """Which class a text is of."""
+        """Classify one text."""
 
     @classmethod
     @abstractmethod
     def classify_texts(cls, run: Run, model: Any, texts: Sequence[str]) -> ClassifiedTexts:
-        """The same for many at once, each cut where the model ends."""
+        """Classify many texts at once, each truncated to the model's context."""
 
     @abstractmethod
     def predict(self, model: Any, split: str) -> Predictions:
-        """What the model says of every text of a split."""
+        """Predictions for every text of a split."""
 
 
 class MatchesPictures(Ability):
-    asked = "pictures and captions are"
+    activity = "matching pictures and captions"
 
     @classmethod
     @abstractmethod
     def matcher(cls, run: Run, model: Any) -> Matcher:
-        """The model, ready to embed what somebody brings."""
+        """The model, ready to embed pictures and captions from the user."""
 
     @classmethod
     @abstractmethod
     def look_at(cls, run: Run, model: Any, shown: Shown, caption: str) -> PictureMaps:
-        """Where it looks in a picture and a caption, and what their match hangs on."""
+        """Attention maps of a picture and a caption, and what their match depends on."""
 
     @abstractmethod
     def shown(self, split: str, places: Sequence[int] | None) -> list[Shown]:
-        """Pictures of a split, by their places; None = all."""
+        """Pictures of a split, by index; None = all."""
 
     @abstractmethod
     def caption_of(self, split: str, place: int) -> str:
-        """What is said of a picture of a split; of several captions, the first."""
+        """The (first) caption of a picture of a split."""

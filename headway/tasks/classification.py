@@ -1,4 +1,4 @@
-"""Classification: texts, each of one of a few classes."""
+"""The classification task: each text belongs to one of a few classes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ from headway.tasks.task import Task
 
 
 class Classes(Probing):
-    """A row is asked for its class, and is read as a whole."""
+    """The model predicts one class per row, and sees the whole row."""
 
     per_token, looks_ahead = False, True
 
@@ -101,14 +101,14 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
 
     @property
     def tokens_per_step(self) -> int:
-        """On average: texts have different lengths."""
+        """The mean, since texts have different lengths."""
         lengths = self.data.split("train").lengths.clip(max=self.recipe.segment)
         return max(1, round(self.recipe.training.batch * lengths.mean()))
 
     @property
     def flops_per_step(self) -> int:
-        """Every row counts as filled up to the context, whether or not the device computes the padding. Features that
-        are computed once are no part of a step."""
+        """Every row counts as padded to the context, whether or not the device computes the padding. Features that are
+        computed once do not count."""
         spec, training = _spec(self.recipe), self.recipe.training
         head = spec.head.flops(spec.width, len(self.data.classes))
         below = spec.forward_flops_per_row(len(self.data.classes), self.recipe.segment) - head
@@ -122,7 +122,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
         return {**super().facts, "classes": list(self.data.classes), **_spec(self.recipe).start.facts}
 
     def check_split(self, split: str) -> None:
-        self.data.split(split)  # which has texts: tables without any are refused
+        self.data.split(split)  # raises for an unknown split; empty tables were refused when they were read
 
     def evaluate(self, model: Classifier) -> list[dict[str, float]]:
         found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
@@ -133,7 +133,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
 
     @cached_property
     def _evaluated(self) -> dict[str, Texts]:
-        """What of each split is evaluated during training."""
+        """The part of each split that is evaluated during training."""
         training = self.recipe.training
         return {split: spread_out(self.data.split(split), training.evaluate_tokens) for split in training.evaluate_on}
 
@@ -146,12 +146,10 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
 
     def title(self, model: Classifier) -> list[str]:
         train, kind = self.data.split("train"), self.data.tokenizer.kind
-        what = (
-            f"{len(train):,} texts of {model.classes} classes to train on, {model.vocabulary:,} kinds of {kind} tokens"
-        )
+        what = f"{len(train):,} texts of {model.classes} classes to train on, vocabulary: {model.vocabulary:,} {kind}"
         lines = [f"{self.data.name}: {what}", *model.notes]
         if cut := int((train.lengths > self.recipe.segment).sum()):
-            lines.append(f"{cut:,} of them are longer than {self.recipe.segment} tokens (model.context), and are cut")
+            lines.append(f"{cut:,} of them are cut to {self.recipe.segment} tokens (model.context)")
         return [*lines, self.data.held_out] if self.data.held_out else lines
 
     def gather_evidence(self) -> RowEvidence:
@@ -169,7 +167,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
         return predict(model, self.data.split(split), self.data.classes)
 
     def together(self, split: str, told: Sequence[Predictions]) -> ScoredTogether:
-        whole, what = mean_predictions(told), f"{len(told)} runs as one, the mean of their probabilities"
+        whole, what = mean_predictions(told), f"ensemble of {len(told)} runs, mean of their probabilities"
         scores = [replace(score, label=f"{what}: {score.label}") for score in whole.scores(split)]
         gains = [
             gain(f"{split}.{metric.name}", metric.unit, np.stack([of(one) for one in told]), of(whole), lower)
@@ -181,7 +179,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
         return ScoredTogether(scores, [one.scores(split) for one in told], gains)
 
     def followed(self, split: str, most: int) -> GradientRows:
-        """Texts that are long enough, cut as training cuts those that are too long."""
+        """Texts that are long enough, truncated as in training."""
         whole = self.data.split(split)
         tokens, fit, ends = long_enough(whole.lengths, self.recipe.segment, f"texts of '{split}'")
         texts = whole.only(some_of(fit, most, f"texts of '{split}' with {tokens} tokens or more"))
@@ -201,7 +199,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
         def now() -> TokenLosses:
             found = cls.classify(run, model, text)
             nats = [-math.log(max(found.chances[name], 1e-45)) for name in classes_of(run)]
-            return TokenLosses(list(classes_of(run)), [*nats], "of each class, were it the right one")
+            return TokenLosses(list(classes_of(run)), [*nats], "of each class, if it were the right one")
 
         return now
 
@@ -209,7 +207,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
     def classify(cls, run: Run, model: Classifier, text: str) -> Classified:
         tokenizer, pairs = run.tokenizer, isinstance(_data(run.recipe).text, list)
         if pairs != (BETWEEN in text):
-            reads = "several texts, and one is" if pairs else "one text, and several are"
+            reads = "several texts per row, but one was" if pairs else "one text per row, but several were"
             raise UserError(f"{run.name} reads {reads} given")
         tokens = tokenizer.encode_row(text)
         ids = torch.as_tensor(tokens.ids)
@@ -220,11 +218,11 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
         unknown = int((ids == tokenizer.unknown).sum()) if tokenizer.unknown is not None else 0
         notes = []
         if unknown == len(ids):
-            notes.append(f"no word of it is known ({unknown} unknown): the answer would be the same for any such words")
+            notes.append(f"all {unknown} tokens are unknown words: the answer would be the same for any such text")
         elif unknown:
             notes.append(f"{unknown} of {len(ids)} tokens are unknown words")
         if len(ids) > (context := run.recipe.model.context):
-            notes.append(f"{len(ids)} tokens are more than the model was trained to read ({context})")
+            notes.append(f"the text has {len(ids)} tokens, more than the model was trained on ({context})")
         ranked = sorted(zip(classes_of(run), chances, strict=True), key=lambda pair: -pair[1])
         return Classified(dict(ranked), len(ids), unknown, notes)
 
@@ -242,7 +240,7 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
     @classmethod
     def score_file(cls, run: Run, model: Classifier, file: GivenFile, window: ReadingWindow) -> list[Score]:
         if any(window):
-            raise UserError("labelled texts are scored whole, one by one: there are no segments, and nothing strides")
+            raise UserError("labelled texts are scored whole: segment, stride and state do not apply")
         data, classes = _data(run.recipe), classes_of(run)
         columns = data.columns if data.source == FILES else Columns()
         asked = list(file.columns) if len(file.columns) > 1 else file.columns[0] if file.columns else columns.text
@@ -253,20 +251,20 @@ class Classification(Task, JoinsOthers, Classifies, FollowsGradients, ScoresFile
         place = {name: k for k, name in enumerate(classes)}
         if strange := [row.label for row in rows if row.label not in place]:
             raise UserError(
-                f"{len(strange):,} of the {len(rows):,} rows of '{file.path.name}' are of a class that {run.name} was "
-                f"not taught, such as '{strange[0]}'{did_you_mean(strange[0], classes)}"
+                f"{len(strange):,} of the {len(rows):,} rows of '{file.path.name}' have a class that {run.name} was "
+                f"not trained on, such as '{strange[0]}'{did_you_mean(strange[0], classes)}"
             )
         (found,) = predict(model, _rows(run, rows, np.array([place[row.label] for row in rows])), classes)
         return found.scores(file.path.name)
 
 
 def _rows(run: Run, rows: Sequence[Row], labels: np.ndarray) -> Texts:
-    """Texts that somebody brings, as a run's model reads them. Whether train had them is not known here."""
+    """Tokenise texts given by the user for a run's model. Whether they were in train is not known here."""
     pairs, texts = isinstance(_data(run.recipe).text, list), [row.text for row in rows]
     wrong = next((k for k, text in enumerate(texts) if pairs != (BETWEEN in text)), None)
     if wrong is not None:
         raise UserError(
-            f"{run.name} reads {'several texts' if pairs else 'one text'} a row, and row {wrong + 1} is other"
+            f"{run.name} reads {'several texts' if pairs else 'one text'} per row, but row {wrong + 1} is different"
         )
     ids = run.tokenizer.rows_of(texts)
     ends = np.cumsum([len(one) for one in ids], dtype=np.int64)
@@ -278,17 +276,17 @@ def _rows(run: Run, rows: Sequence[Row], labels: np.ndarray) -> Texts:
 
 
 def classes_of(run: Run) -> tuple[str, ...]:
-    """The names of the classes that a run's model tells apart."""
+    """The class names of a run."""
     classes = run.facts.get("classes")
     if not classes:
-        raise UserError(f"{run.folder / 'run.json'} does not say which classes the model tells apart")
+        raise UserError(f"{run.folder / 'run.json'} does not list the model's classes")
     return tuple(classes)
 
 
 def _built(
     recipe: Recipe, vocabulary: int, classes: int, seeds: Sequence[int], device: str, begins: bool = True
 ) -> Classifier:
-    """With what training adds to it; and, where it begins, with the weights that it begins with."""
+    """The model with the modules that tuning adds and, if training begins, with its initial weights."""
     spec = _spec(recipe)
     model = spec.build(vocabulary, classes, seeds, device)
     if begins:

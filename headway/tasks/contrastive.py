@@ -1,4 +1,4 @@
-"""Matching: pictures and captions, which are to find each other."""
+"""The contrastive task: match pictures with their captions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,18 +42,18 @@ class Contrastive(Task, MatchesPictures):
 
     @property
     def pictures(self) -> Pictures:
-        """The data part of its recipe."""
+        """The data part of the recipe."""
         return _data(self.recipe)
 
     @classmethod
     def headline_of(cls, recipe: Recipe) -> Metric:
-        """Known before the data are: where pictures have classes, accuracy."""
+        """Accuracy if the pictures have classes, which the recipe tells before the data are loaded."""
         return ACCURACY if _data(recipe).has_classes else CAPTIONS_AT[1]
 
     @classmethod
     def load(cls, recipe: Recipe) -> Self:
         if recipe.training.accumulate > 1:
-            reason = "in a contrastive batch every row is a wrong answer of every other, so it is not taken in parts"
+            reason = "a contrastive batch cannot be split, because every row is a negative for every other"
             raise UserError(f"training.accumulate={recipe.training.accumulate}: {reason}; set it to 1")
         data = _data(recipe)
         return cls(
@@ -76,13 +76,13 @@ class Contrastive(Task, MatchesPictures):
 
     @property
     def tokens_per_step(self) -> int:
-        """Of captions, on average, with END; a patch is no token."""
+        """The mean number of caption tokens, with END; patches do not count."""
         lengths = (self.data.split("train").lengths + 1).clip(max=self.recipe.segment)
         return max(1, round(self.recipe.training.batch * lengths.mean()))
 
     @property
     def longest_row(self) -> int:
-        """Of captions, or of patches."""
+        """In tokens of captions or in patches of pictures."""
         return max(super().longest_row, _spec(self.recipe).picture.patches(self.data.size))
 
     @property
@@ -101,7 +101,9 @@ class Contrastive(Task, MatchesPictures):
 
     def check_split(self, split: str) -> None:
         if len(np.unique(self.data.split(split).picture)) < 2:
-            raise UserError(f"split '{split}' of '{self.data.name}' has one picture: there is nothing to choose from")
+            raise UserError(
+                f"split '{split}' of '{self.data.name}' has fewer than two pictures: there is nothing to choose from"
+            )
 
     def evaluate(self, model: Clip) -> list[dict[str, float]]:
         found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
@@ -136,13 +138,13 @@ class Contrastive(Task, MatchesPictures):
         data, train = self.data, self.data.split("train")
         pictures, captions = len(np.unique(train.picture)), len(np.unique(train.caption))
         what = f"{pictures:,} pictures of {data.size} × {data.size} pixels with {captions:,} different captions"
-        lines = [f"{data.name}: {what} to train on, {model.vocabulary - 1:,} kinds of {data.tokenizer.kind} tokens"]
+        lines = [f"{data.name}: {what} to train on, vocabulary: {model.vocabulary - 1:,} {data.tokenizer.kind} tokens"]
         if cut := int((train.lengths >= self.recipe.segment).sum()):
-            kept = f"cut after {self.recipe.segment - 1} tokens (model.context), and END is kept"
+            kept = f"truncated to {self.recipe.segment - 1} tokens (model.context), and END is kept"
             lines.append(f"{cut:,} captions are longer, {kept}")
         if data.held_out:
             share, n = self.pictures.valid_fraction, len(data.split("valid"))
-            lines.append(f"valid: {n:,} pairs, {share:.0%} of train held out, for the set has no valid of its own")
+            lines.append(f"valid: {n:,} pairs, {share:.0%} of train held out, since the data has none")
         return [*lines, *data.notes]
 
     def gather_evidence(self) -> PictureEvidence:
@@ -175,7 +177,9 @@ class Contrastive(Task, MatchesPictures):
         pairs = self.data.split(split)
         known = len(pairs.names)
         if strange := [k for k in places or () if not 0 <= k < known]:
-            raise UserError(f"{split}:{strange[0]}: the pictures of {split} are {split}:0 to {split}:{known - 1}")
+            raise UserError(
+                f"no picture {split}:{strange[0]}: the pictures of {split} are {split}:0 to {split}:{known - 1}"
+            )
         return [
             Shown(f"{split}:{k}", Image.fromarray(np.ascontiguousarray(pairs.pixels[k].transpose(1, 2, 0))))
             for k in (range(known) if places is None else places)
@@ -187,7 +191,7 @@ class Contrastive(Task, MatchesPictures):
 
 
 def _needs_a_picture(run: Run) -> UserError:
-    return UserError(f'a caption is looked at beside a picture: headway look {run.name} --image FILE "…"')
+    return UserError(f'to look at a caption, give a picture too: headway look {run.name} --image FILE "…"')
 
 
 def _data(recipe: Recipe) -> Pictures:

@@ -1,4 +1,4 @@
-"""Language modelling: running text, whose next token is to be predicted."""
+"""The language modelling task: predict the next token of running text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -51,15 +51,15 @@ from headway.tasks.abilities import (
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
-MOST_AT_ONCE = 1 << 32
-"""Numbers in the largest tensor of a layer, when a segment is read: 16 GiB."""
+MAX_ELEMENTS = 1 << 32
+"""Largest allowed tensor of a layer in elements, when a segment is read: 16 GiB in float32."""
 
 
 class NextTokens(Probing):
-    """Every token is asked which one follows, and knows only those before it."""
+    """At every position the model predicts the next token, and sees only those before it."""
 
     per_token, looks_ahead = True, False
-    by_heart = 16  # a target per token: four rows are many
+    by_heart = 16  # few rows suffice, since every token is a target
     audits = OF_NEXT_TOKENS
 
     def run(self, model: LanguageModel, ids: Tensor, padding_mask: Tensor | None = None) -> None:
@@ -69,8 +69,8 @@ class NextTokens(Probing):
         return cross_entropy(answers, batch.targets)
 
     def lowered(self, model: LanguageModel, answers: Tensor, batch: Any, before: Any = None) -> Tensor:
-        """With a penalty of the vectors that the output layer reads, which have the same noise when they are asked for
-        again."""
+        """The training objective: the loss plus a penalty on the vectors that the output layer reads. They are computed
+        again, with the same dropout noise."""
         nats = self.loss(answers, batch)
         if not model.spec.penalty.counts:
             return nats
@@ -81,7 +81,7 @@ class NextTokens(Probing):
 
     def go_on(self, model: LanguageModel, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         if model.why_no_cache:
-            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
+            raise DoesNotApply(f"this model has no cache: {model.why_no_cache}")
         return model(ids, state)
 
     def carry_on(self, model: LanguageModel, ids: Tensor, carried: Any) -> tuple[Tensor, Any]:
@@ -131,15 +131,15 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
 
     def check_split(self, split: str) -> None:
         if len(self.data.split(split)) < 2:
-            what = f"split '{split}' of '{self.data.name}' is a single token"
-            raise UserError(f"{what}: there is nothing to predict in it")
+            what = f"split '{split}' of '{self.data.name}' has fewer than two tokens"
+            raise UserError(f"{what}: it has nothing to predict")
         corpora.check_not_constant(self.data)
         length = min(self.recipe.reading.segment, len(self.data.split(split)) - 1)
-        if (numbers := _spec(self.recipe).largest(length) * length) > MOST_AT_ONCE:
+        if (numbers := _spec(self.recipe).largest(length) * length) > MAX_ELEMENTS:
             raise UserError(
-                f"scoring.segment={self.recipe.reading.segment:,}: to read {length:,} tokens of '{split}' at once is "
-                f"{4 * numbers / 2**30:,.1f} GiB for a single tensor; read shorter segments, with a scoring.stride if "
-                "every token is to see many before it"
+                f"scoring.segment={self.recipe.reading.segment:,}: to read {length:,} tokens of '{split}' at once "
+                f"takes {4 * numbers / 2**30:,.1f} GiB for one tensor; use a shorter segment, with a scoring.stride "
+                "if every token should have much context"
             )
 
     def evaluate(self, model: LanguageModel) -> list[dict[str, float]]:
@@ -162,23 +162,25 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
 
     def title(self, model: LanguageModel) -> list[str]:
         data, tokens = self.recipe.data, len(self.data.split("train").ids)
-        lines = [f"{data.source}: {tokens:,} {data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds"]
+        lines = [
+            f"{data.source}: {tokens:,} {data.tokenizer.kind} tokens to train on, vocabulary: {model.vocabulary:,}"
+        ]
         return [*lines, self._state] if self.recipe.model.remembers else lines
 
     @property
     def _state(self) -> str:
-        """What becomes of the state of a model that can carry one, in words."""
+        """For messages: whether a model that can carry state does so in training."""
         if not self.recipe.data.rows_go_on:
-            return f"no state is carried: every row ({self.recipe.data.batches.kind}) begins anew"
+            return f"no state is carried: every row ({self.recipe.data.batches.kind}) starts with a fresh state"
         steps = self.sampler([self.recipe.seed], "cpu").steps_per_epoch
-        return f"state is carried from batch to batch, and begins anew with each pass over the text ({steps:,} steps)"
+        return f"state is carried from batch to batch and reset with each epoch ({steps:,} steps)"
 
     @property
     def facts(self) -> dict[str, Any]:
         return {**super().facts, **({"state": self._state} if self.recipe.model.remembers else {})}
 
     def on_less_data(self, folder: Path, most: int) -> Recipe:
-        """The beginnings of all splits, with the vocabulary of the whole."""
+        """The beginning of each split, with the vocabulary of the full data."""
         longest = max(len(self.data.split(split)) for split in self.scored_splits)
         if longest <= most:
             return self.recipe
@@ -201,11 +203,11 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
     def losing(cls, run: Run, model: LanguageModel, text: str) -> Losing:
         def now() -> TokenLosses:
             found = cls.score_text(run, model, text, ReadingWindow())
-            return TokenLosses(found.pieces, found.nats, "of each token, told from those before it")
+            return TokenLosses(found.pieces, found.nats, "of each token, given those before it")
 
         return now
 
-    # --- what else such models can do --------------------------------------------------------------------------------
+    # --- abilities ---------------------------------------------------------------------------------------------------
 
     def in_segments(self, model: LanguageModel, window: ReadingWindow) -> Self:
         segment, stride, carried = _reading(self.recipe, model, window)
@@ -229,7 +231,9 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
         each = [self._surprise(split, one.nats, one.reading).scores(split) for one in told]
         whole = self._surprise(split, of_all, told[0].reading)
         if len(readings) > 1:
-            whole = replace(whole, read_in="each its own way: " + "; ".join(reading.label for reading in readings))
+            whole = replace(
+                whole, read_in="read differently by each member: " + "; ".join(reading.label for reading in readings)
+            )
         scores = [replace(score, label=f"{_mean_of(told)}: {score.label}") for score in whole.scores(split)]
         gained = gain(f"{split}.{LOSS.name}", LOSS.unit, nats, of_all, LOSS.lower_is_better, PIECES)
         return ScoredTogether(scores, each, [gained])
@@ -266,8 +270,8 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
         tokenizer = run.tokenizer
         drawn = tokenizer.encode(prompt).ids.tolist()
         given, generator = torch.tensor(drawn, dtype=torch.int64), random.generator(how.seed, "sample")
-        # A piece can change what stands before it (half a character, in bytes): what is settled is shown. How it is
-        # written hangs on the piece before it, and on no more: the whole is not decoded anew for every token.
+        # A token can be part of a character, so text is shown only once it decodes completely. How a token decodes
+        # depends on the token before it and no earlier one, so only the last few are decoded again.
         last, settled, text = 0, 0, ""
         for token in sample(model, given, how.tokens, how.temperature, how.top_k, how.top_p, generator):
             drawn.append(token)
@@ -290,14 +294,14 @@ class LanguageModelling(Task, JoinsOthers, ReadsSegments, FollowsGradients, Scor
 
 
 class TokenNats(NamedTuple):
-    """What one model made of a text: nats of every token but the first, and how it was read."""
+    """Nats of every token but the first of a text, and how the text was read."""
 
     nats: np.ndarray
     reading: Reading
 
 
 def _mean_of(members: Sequence[Any]) -> str:
-    return f"{len(members)} runs as one, the mean of their probabilities"
+    return f"ensemble of {len(members)} runs, mean of their probabilities"
 
 
 def _spec(recipe: Recipe) -> LanguageModelSpec:
@@ -311,16 +315,16 @@ def _surprise(model: LanguageModel, tokens: Tokens, reading: Reading, tokenizer:
 
 
 def _reading(recipe: Recipe, model: LanguageModel, asked: ReadingWindow) -> Reading:
-    """As asked for, else as the recipe says."""
+    """The reading as asked for, else as the recipe says."""
     length, limit = asked.segment or recipe.scoring_segment, model.positions.limit
     if limit is not None and length > limit:
-        raise UserError(f"a segment of {length} tokens, but the learned positions end at {limit}")
+        raise UserError(f"a segment of {length} tokens is too long: the learned positions end at {limit}")
     step = asked.stride or (length if asked.segment or asked.state == "carried" else recipe.stride)
     if step > length:
         raise UserError(f"a stride of {step} would skip tokens between segments of {length}")
     if asked.state == "carried" and not recipe.model.remembers:
-        raise UserError("no layer of this model carries a state: there is nothing to go on from, only state fresh")
+        raise UserError("no layer of this model carries a state: only state=fresh is possible")
     if asked.state == "carried" and step < length:
-        raise UserError(f"where state is carried every token is read once: nothing strides by {step}")
+        raise UserError(f"with carried state every token is read once, so a stride of {step} is not possible")
     carried = recipe.carries if asked.state is None else asked.state == "carried"
     return Reading(length, step, carried and step == length)

@@ -1,4 +1,4 @@
-"""Masked language modelling: running text, in which hidden tokens are to be guessed from what stands around them."""
+"""The masked language modelling task: predict masked tokens of running text from both sides."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,26 +49,26 @@ from headway.tasks.abilities import (
 from headway.tasks.task import Task
 from headway.training.update import Sampler
 
-FARTHEST = 2
-"""How many times what it was trained to read at once a model is asked to fill in, where its positions allow it."""
+MAX_LENGTH_FACTOR = 2
+"""Texts to fill in may be at most this many times as long as the rows in training, if the positions allow it."""
 
 
 class HiddenTokens(Probing):
-    """Every token is asked which one stands there, and knows all others; the loss is of those that are hidden."""
+    """The model predicts the token at every position and sees all others; the loss is that of masked tokens."""
 
     per_token, looks_ahead = True, True
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        told = answers.gather(2, batch.places[..., None].expand(-1, -1, -1, answers.shape[-1]))
+        logits = answers.gather(2, batch.places[..., None].expand(-1, -1, -1, answers.shape[-1]))
         if batch.asked is None:
-            return cross_entropy(told, batch.targets)
-        return cross_entropy(told[batch.asked], batch.targets[batch.asked])
+            return cross_entropy(logits, batch.targets)
+        return cross_entropy(logits[batch.asked], batch.targets[batch.asked])
 
     def clueless(self, model: MaskedLanguageModel) -> tuple[float, str]:
         return equal_chances(model.vocabulary)
 
     def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
-        """Whole rows, since what is asked for may stand anywhere; of each fewer questions."""
+        """Keep whole rows, since masked tokens may be anywhere, but fewer masked tokens of each."""
         few = batch.of_rows(slice(rows))
         most = max(1, tokens // 4)
         asked = None if few.asked is None else few.asked[:1, :, :most]
@@ -121,19 +121,19 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
 
     @property
     def longest(self) -> int:
-        """Tokens of text in a row."""
+        """Tokens of text in a row, without special tokens."""
         return _longest(self.recipe, self.data.tokenizer)
 
     @property
     def tokens_per_step(self) -> int:
-        """On average: lines have different lengths."""
+        """The mean, since lines have different lengths."""
         if not _data(self.recipe).batches.by_line:
             return self.recipe.training.batch * self.recipe.segment
         return max(1, round(self.recipe.training.batch * (self.data.split("train").lengths.mean() + 2)))
 
     @property
     def flops_per_step(self) -> int:
-        """Every row counts as filled up, whether or not the device computes the padding."""
+        """Every row counts as padded to full length, whether or not the device computes the padding."""
         guessed = max(1, round(_spec(self.recipe).masking.share * self.longest))
         per_row = _spec(self.recipe).forward_flops_per_row(self.data.tokenizer.size, self.recipe.segment, guessed)
         return 3 * self.recipe.training.batch * per_row
@@ -143,8 +143,8 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
 
     def check_split(self, split: str) -> None:
         if len(self.data.split(split).ids) < 2:
-            what = f"split '{split}' of '{self.data.name}' is a single token"
-            raise UserError(f"{what}: there is nothing to guess it from")
+            what = f"split '{split}' of '{self.data.name}' has fewer than two tokens"
+            raise UserError(f"{what}: there is no context to predict a token from")
         corpora.check_not_constant(self.data)
 
     def evaluate(self, model: MaskedLanguageModel) -> list[dict[str, float]]:
@@ -168,12 +168,12 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
 
     def title(self, model: MaskedLanguageModel) -> list[str]:
         data, train = _data(self.recipe), self.data.split("train")
-        what = f"{len(train.ids):,} {data.tokenizer.kind} tokens to train on, {model.vocabulary:,} kinds"
+        what = f"{len(train.ids):,} {data.tokenizer.kind} tokens to train on, vocabulary: {model.vocabulary:,}"
         if data.batches.by_line:
             what += f", in {len(train):,} lines of at most {self.longest}"
         mask = _spec(self.recipe).masking
-        how = f"{mask.share:.0%} of each row are guessed: {mask.masked:.0%} hidden, {mask.random:.0%} exchanged"
-        left = f"{max(0.0, 1 - mask.masked - mask.random):.0%} as they are"
+        how = f"{mask.share:.0%} of each row are predicted: {mask.masked:.0%} masked, {mask.random:.0%} random tokens"
+        left = f"{max(0.0, 1 - mask.masked - mask.random):.0%} unchanged"
         return [f"{self.data.name}: {what}", f"{how}, {left}", *model.notes]
 
     @property
@@ -181,7 +181,7 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
         return {**super().facts, **_spec(self.recipe).start.facts}
 
     def on_less_data(self, folder: Path, most: int) -> Recipe:
-        """The beginnings of all splits, with the vocabulary of the whole."""
+        """The beginning of each split, with the vocabulary of the full data."""
         if max(len(self.data.split(split).ids) for split in self.scored_splits) <= most:
             return self.recipe
         for split, text in self.data.texts.items():
@@ -199,32 +199,31 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
     def explain(cls, run: Run, answer: Tensor) -> Explained:
         return likeliest(answer, run.tokenizer.pieces)
 
-    # --- what else such models can do --------------------------------------------------------------------------------
+    # --- abilities ---------------------------------------------------------------------------------------------------
 
     def told(self, model: MaskedLanguageModel, split: str) -> list[Guesses]:
         return guess(model, self.data.split(split), self.data.tokenizer, _spec(self.recipe).masking.share)
 
     def together(self, split: str, told: Sequence[Guesses]) -> ScoredTogether:
         nats = np.stack([one.nats for one in told])
-        whole, what = nats_of_mean(nats), f"{len(told)} runs as one, the mean of their probabilities"
+        whole, what = nats_of_mean(nats), f"ensemble of {len(told)} runs, mean of their probabilities"
         scores = [
             replace(score, label=f"{what}: {score.label}")
             for score in replace(told[0], nats=whole).scores(split)
-            if not score.name.endswith(
-                MASKED_ACCURACY.name
-            )  # which token is likeliest then, chances of one do not tell
+            # the ensemble's accuracy is unknown: members give the probability of the right token only
+            if not score.name.endswith(MASKED_ACCURACY.name)
         ]
         gained = gain(f"{split}.{LOSS.name}", LOSS.unit, nats, whole, LOSS.lower_is_better, PIECES)
         return ScoredTogether(scores, [one.scores(split) for one in told], [gained])
 
     def followed(self, split: str, most: int) -> GradientRows:
-        """Rows that are long enough; the last token of text is hidden in each, and to be guessed."""
+        """Rows that are long enough; in each the last token of text is masked and predicted."""
         rows, marks = self.data.split(split), self.data.tokenizer.marks
         assert marks is not None
         tokens, fit, ends = long_enough(
-            rows.lengths + marks.room(), self.recipe.segment, f"rows of '{split}', with their marks,"
+            rows.lengths + marks.room(), self.recipe.segment, f"rows of '{split}', with special tokens,"
         )
-        chosen = some_of(fit, most, f"rows of '{split}' with {tokens} tokens or more, marks among them")
+        chosen = some_of(fit, most, f"rows of '{split}' with {tokens} tokens or more, including special tokens")
         begins = (rows.ends - rows.lengths)[chosen]
         ids = np.stack([marks.row([rows.ids[begin : begin + tokens - marks.room()]]) for begin in begins])
         last = tokens - 1 - marks.behind
@@ -239,14 +238,14 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
             rows_of(torch.as_tensor(ids).long()[None], torch.as_tensor(targets).long()[None]),
             GradientSide(last + 1, behind=marks.behind),
             nats,
-            loss="the hidden token t",
+            loss="the masked token t",
             called=f"rows of {last + 1} tokens",
             ends=ends,
         )
 
     @classmethod
     def losing(cls, run: Run, model: MaskedLanguageModel, text: str) -> Losing:
-        """Of what stands there: nobody knows what is right where somebody wrote [MASK]."""
+        """The loss of the given tokens; where the user wrote [MASK] the right token is unknown."""
         tokenizer = run.tokenizer
         ids, marks = tokenizer.encode_with_masks(text).ids, tokenizer.marks
         assert marks is not None
@@ -256,7 +255,7 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
         def now() -> TokenLosses:
             nats = alone(model, ids, tokenizer).nats.tolist()
             known = [None if one == marks.mask else value for one, value in zip(ids.tolist(), nats, strict=True)]
-            return TokenLosses(tokenizer.pieces(ids), known, "of each token, hidden alone and told from all the others")
+            return TokenLosses(tokenizer.pieces(ids), known, "of each token, masked alone and given all others")
 
         return now
 
@@ -288,22 +287,21 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
         places = np.flatnonzero(tokens.ids == marks.mask)
         if not len(places):
             raise UserError(
-                f"nothing is hidden in '{text}': write {tokenizer.mask_name} where a token is to be guessed"
+                f"nothing is masked in '{text}': write {tokenizer.mask_name} where a token should be predicted"
             )
         row = marks.row([tokens.ids])
         model.check_length(len(row))
-        if len(row) > FARTHEST * run.recipe.segment:
+        if len(row) > MAX_LENGTH_FACTOR * run.recipe.segment:
             raise UserError(
-                f"{len(row):,} tokens, and the model was trained to read {run.recipe.segment} at once: what it made of "
-                "a text so long would mean nothing; give it the sentences around what is hidden"
+                f"the text has {len(row):,} tokens, but the model was trained on {run.recipe.segment}: its predictions "
+                "would be unreliable; give only the sentences around the mask"
             )
         given = torch.as_tensor(row).long()[None, None].to(next(model.parameters()).device)
         chances = model(given)[0, 0].double().softmax(-1).cpu()
         guesses = []
         for place in places + marks.before:
-            likeliest_first = chances[place, tokenizer.words].topk(
-                min(most, len(tokenizer.words))
-            )  # marks are no words
+            # special tokens are left out
+            likeliest_first = chances[place, tokenizer.words].topk(min(most, len(tokenizer.words)))
             names = tokenizer.pieces(tokenizer.words[likeliest_first.indices.numpy()].tolist())
             guesses.append(list(zip(names, likeliest_first.values.tolist(), strict=True)))
         filled, words = tokens.ids.copy(), tokenizer.words
@@ -311,19 +309,19 @@ class MaskedModelling(Task, JoinsOthers, FollowsGradients, ScoresText, FillsIn):
         unknown = 0 if tokenizer.unknown is None else int((tokens.ids == tokenizer.unknown).sum())
         notes = [f"{unknown} of {len(tokens)} tokens are unknown words"] if unknown else []
         if len(row) > (context := run.recipe.segment):
-            notes.append(f"{len(row)} tokens are more than the model was trained to read ({context})")
+            notes.append(f"the text has {len(row)} tokens, more than the model was trained on ({context})")
         if len(places) > 1:
-            notes.append("each is guessed by itself: together they need not make sense")
+            notes.append("each mask is predicted by itself: together the predictions need not make sense")
         return Filled(text, tokenizer.decode(filled), guesses, notes)
 
 
 def _no_window(window: ReadingWindow) -> None:
     if any(window):
-        raise UserError("hidden tokens are guessed in rows that stand for themselves: there are no segments to choose")
+        raise UserError("masked tokens are predicted in independent rows: segment, stride and state do not apply")
 
 
 def _longest(recipe: Recipe, tokenizer: Tokenizer) -> int:
-    """Tokens of text in a row: the others are marks."""
+    """Tokens of text in a row, without special tokens."""
     assert tokenizer.marks is not None
     return recipe.segment - tokenizer.marks.room()
 

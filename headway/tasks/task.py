@@ -1,14 +1,15 @@
-"""A task: data, and what is asked of a model on them. All that is known of a kind of model is in its task.
+"""A task: data and what a model does with it. Everything specific to one kind of model is in its task.
 
-To train, to score, to audit, to study and to look inside are the same for every kind; what they have to know of one
-they ask here: how it is built and what it reads, its metrics and which of them is the headline, the cheap methods it is
-set beside, how audits may ask it (`Probing`) and what its data give them (`Evidence`), how its answers are shown. What
-only some kinds can do (write, classify …) are abilities: headway/tasks/abilities.py.
+Training, scoring, audits, studies and looking inside work the same for every kind of model. What they need to know
+about a kind they get from its task: how the model is built and what it reads, its metrics and which of them is the
+headline, the baselines it is compared with, how audits query it (`Probing`) and what its data offer them (`Evidence`),
+how its outputs are shown. What only some kinds can do (write, classify …) are abilities: headway/tasks/abilities.py.
 
-The model's spec has its share, since recipes are read before any task is there: which data it `reads`, what cannot work
-(`problems`), what has misled people (`warnings`), and what it computes (`flops_per_token`).
+Some facts are in the model's spec, since recipes are read before a task exists: which data it `reads`, which settings
+cannot work (`problems`) or have misled people (`warnings`), and its FLOPs (`flops_per_token`).
 
-A new kind is a spec of its model, a spec of its data where it reads others, and a `Task`: written down, it is known.
+To add a kind, write a spec of its model, a spec of its data if that is new too, and a `Task`; defining the class
+registers it.
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +37,7 @@ from headway.training.update import Sampler
 
 
 class Data(Protocol):
-    """What tasks know of any data that is ready for use."""
+    """What tasks need of any loaded data."""
 
     @property
     def name(self) -> str: ...
@@ -46,11 +47,11 @@ class Data(Protocol):
     def splits(self) -> Mapping[str, Any]: ...
     @property
     def identity(self) -> str:
-        """Stands for everything the tokens depend on."""
+        """A fingerprint of everything the tokens depend on."""
         ...
 
     def split(self, name: str) -> Any:
-        """What is under this name, or a UserError in words."""
+        """The split with this name, or a UserError."""
 
 
 TASKS: "Registry[type[Task]]" = Registry("task for models of the kind")
@@ -59,18 +60,18 @@ TASKS: "Registry[type[Task]]" = Registry("task for models of the kind")
 @dataclass(frozen=True)
 class Task(ABC):
     kind: ClassVar[str]
-    """Of the models that are for it, as in `model.kind`."""
+    """The kind of model it is for, as in `model.kind`."""
     models: ClassVar[str]
-    """Many of them, in words: language models."""
+    """The plural name of these models for messages, such as "language models"."""
     example: ClassVar[str]
-    """A command that asks such a model about a text, where another command cannot: `headway … {run} "…"`."""
+    """An example command for such models, `headway … {run} "…"`, suggested when a command does not apply to them."""
     metrics: ClassVar[tuple[Metric, ...]]
-    """What a split is scored in: `valid.loss` … (some of them have a part for each class besides)."""
+    """The metrics of a split: `valid.loss` … (some also have a value for each class)."""
     headline: ClassVar[Metric]
-    """The one that tells how good a model is; cheap methods have it as well."""
+    """The main metric, which baselines have too."""
     cheap_methods: ClassVar[CheapMethods]
     probing: ClassVar[Probing]
-    """How audits ask such models."""
+    """How audits query such models."""
 
     recipe: Recipe
     data: Data
@@ -82,7 +83,7 @@ class Task(ABC):
 
     @classmethod
     def headline_of(cls, recipe: Recipe) -> Metric:
-        """The one that tells how good the models of this recipe are."""
+        """The main metric for this recipe."""
         return cls.headline
 
     @classmethod
@@ -92,104 +93,105 @@ class Task(ABC):
 
     @classmethod
     def load_again(cls, recipe: Recipe, known_as: str | None) -> Self:
-        """For a run, which has noted down what identity its data have."""
+        """Read the data of a run, which recorded the identity of its data."""
         return cls.load(recipe)
 
     @classmethod
     @abstractmethod
     def rebuild(cls, run: Run, device: str) -> Trainable:
-        """The model of a run as a population of one, with nothing learnt yet; from the run folder alone."""
+        """The untrained model of a run with one replica, from the run folder alone."""
 
     @abstractmethod
     def build(self, seeds: Sequence[int], device: str) -> Trainable:
-        """A new model, a replica per seed."""
+        """A new model with a replica per seed."""
 
     @abstractmethod
     def sampler(self, seeds: Sequence[int], device: str) -> Sampler:
-        """What the replicas read, step by step."""
+        """The training batches of the replicas."""
 
     def with_features(self, model: Any, sampler: Sampler, autocast: Callable[[], Any]) -> Sampler:
-        """The same batches, with what the model makes of their rows below its head: for trainings of the head alone,
-        which compute that once. What evaluations read is kept, too."""
+        """The same batches as precomputed features, for training the head alone. Features for evaluation are cached
+        too."""
         raise NotImplementedError
 
     @classmethod
     def is_stock(cls, method: str) -> bool:
-        """Whether this method is of Headway's own class, and so does what the recipe says. A user's task that has
-        another may read other data, or draw other batches, than audits would find by the recipe."""
+        """Whether this method is defined by Headway and not overridden in a user's task. An override may read other
+        data or draw other batches than the recipe says, which audits could not know."""
         owner = next(one for one in cls.__mro__ if method in vars(one))
         return owner.__module__.partition(".")[0] == __name__.partition(".")[0]
 
     @property
     @abstractmethod
     def tokens_per_step(self) -> int:
-        """Of one replica."""
+        """Tokens per training step of one replica."""
 
     @property
     def longest_row(self) -> int:
-        """Of the vectors that layers work on: a model may be given as many."""
+        """The longest sequence that the layers may have to process."""
         return max(self.recipe.segment, self.recipe.model.context)
 
     @property
     @abstractmethod
     def flops_per_step(self) -> int:
-        """What a step of training computes, of one replica."""
+        """FLOPs of a training step, for one replica."""
 
     @abstractmethod
     def tokens_in(self, split: str) -> int:
-        """What scoring this split has to read."""
+        """The number of tokens that scoring this split has to process."""
 
     @abstractmethod
     def check_split(self, split: str) -> None:
-        """A split that cannot be scored is refused before training, not after."""
+        """Raise a UserError, before training, if this split cannot be scored."""
 
     @abstractmethod
     def evaluate(self, model: Any) -> list[dict[str, float]]:
-        """`split.loss` … of every replica during training: the same part of each split every time."""
+        """Evaluate every replica during training (`split.loss` …), on the same part of each split every time."""
 
     @abstractmethod
     def score(self, model: Any, splits: Sequence[str]) -> list[list[Score]]:
-        """Every score of these splits, whole, for every replica of the model."""
+        """All scores of these whole splits, for every replica."""
 
     @abstractmethod
     def title(self, model: Any) -> list[str]:
-        """What is read, in a line or two."""
+        """A description of the data in a line or two."""
 
     def on_less_data(self, folder: Path, most: int) -> Recipe:
-        """The same recipe on a sample of its data, of about so many tokens to score, where they are many more: for
-        short trainings that try something out. What has to be written for that goes into the folder."""
+        """For short trial trainings: the same recipe on a sample of its data with about `most` tokens to score, if
+        there are many more. Files for that are written to the folder."""
         return self.recipe
 
     @abstractmethod
     def gather_evidence(self) -> Evidence:
-        """What the data give audits: their own checks, cheap methods, what a training is compared with."""
+        """What the data offer to audits: their own checks, baselines, and what a training is compared with."""
 
     @classmethod
     @abstractmethod
     def explain(cls, run: Run, answer: Any) -> Explained:
-        """The answer of a run's model to one text, [T, …] or [C], as the numbers whose gradients are shown."""
+        """The scalars whose gradients are shown, from a model's output for one text, [T, …] or [C]."""
 
     @classmethod
     def maps(cls, run: Run, model: Any, text: str) -> Maps:
-        """What the attention of a run's model does with a text."""
+        """The attention maps of a run's model for a text."""
         (maps,) = maps_of(model, run.tokenizer, [text], run.name)
         return maps
 
     @classmethod
     def attention(cls, model: Any) -> dict[str, dict[int, str]]:
-        """The paths of its attention, by stack (as its maps name them) and layer."""
+        """The module paths of its attention, by stack (as named in its maps) and layer."""
         return {"self": attention_layers(model)}
 
     @classmethod
     def gradients(cls, run: Run, model: Any, text: str, only: Sequence[int] | None = None) -> Gradients:
-        """What its predictions depend on (all of them, or only these); for models without attention, too."""
+        """Gradients of its predictions (all, or only these) with respect to the inputs; also for models without
+        attention."""
         return gradients_of(model, run.tokenizer, text, run.name, partial(cls.explain, run), only=only)
 
     @classmethod
     def losing(cls, run: Run, model: Any, text: str) -> Losing:
-        """What it loses on this text, or on its own answer to it: settled now, asked as often as one likes, with parts
-        of the model switched off in between."""
-        raise UserError(f"what {cls.models} lose on a text is not asked token by token")
+        """A function that returns the model's loss on this text, or on its own output for it. The text is fixed now;
+        the function can be called repeatedly, with parts of the model switched off in between."""
+        raise UserError(f"losses token by token are not available for {cls.models}")
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -197,17 +199,17 @@ class Task(ABC):
 
     @property
     def vocabularies(self) -> dict[str, Tokenizer]:
-        """What the run folder keeps, by the name of the file; named as the keys of the data's spec."""
+        """The tokenizers that the run folder keeps, by file name; the names follow the keys of the data spec."""
         return {"tokenizer.json": self.data.tokenizer}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the run folder must know of the task: which data, and the metric that it is judged by."""
+        """What the run folder records about the task: the data's identity and the headline metric."""
         return {"corpus": self.data.identity, "headline": self.headline_of(self.recipe).name}
 
     @property
     def scored_splits(self) -> list[str]:
-        """The splits the recipe asks to be scored: all but train, unless it names them."""
+        """The splits to score: those named in the recipe, else all but train."""
         asked = self.recipe.scoring.splits
         return asked if asked is not None else [split for split in self.data.splits if split != "train"]
 
@@ -216,7 +218,8 @@ class Task(ABC):
             self.check_split(split)
 
     def check_same_data(self, run: Run) -> None:
-        """What a run was trained on must not have changed under it. (Imported runs were trained on something else.)"""
+        """Raise a UserError if the data have changed since the run was trained. (Imported runs recorded no data, and
+        pass.)"""
         if run.facts.get("corpus", self.data.identity) != self.data.identity:
             name = self.data.name
-            raise UserError(f"'{name}' is not the text that {run.name} was trained on: it has changed since")
+            raise UserError(f"'{name}' has changed since {run.name} was trained on it: restore the data or train again")

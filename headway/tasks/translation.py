@@ -1,4 +1,4 @@
-"""Translation: pairs of texts, the second of which is to be written from the first."""
+"""The translation task: pairs of texts, where the model writes the second from the first."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from headway.models.translator import Translator, TranslatorSpec
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.decoding import DecodingSpec
-from headway.scoring.ensemble import OfSplit, gains_of_writing
+from headway.scoring.ensemble import SplitResult, translation_gains
 from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.metrics import (
     BLEU,
@@ -58,7 +58,7 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
 
     @property
     def pairs(self) -> Pairs:
-        """The data part of its recipe."""
+        """The data part of the recipe."""
         return _data(self.recipe)
 
     @classmethod
@@ -101,18 +101,18 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
 
     @property
     def tokens_per_step(self) -> int:
-        """Of targets, on average."""
+        """The mean number of target tokens."""
         return max(1, self._reads.tokens_per_step)
 
     @property
     def flops_per_step(self) -> int:
-        """Every row counts as filled up to the longest of its bucket."""
+        """Every row counts as padded to the longest of its bucket."""
         spec, vocabulary = _spec(self.recipe), self.data.target_tokenizer.size + 1
         shapes = self._reads.slots_per_step
         return round(sum(3 * share * rows * spec.forward_flops(s, t, vocabulary) for rows, s, t, share in shapes))
 
     def tokens_in(self, split: str) -> int:
-        """Each is read to be scored, and written token by token."""
+        """Targets count twice: once for the teacher-forced loss, once for decoding."""
         return 2 * int(self.data.split(split).target.lengths.sum())
 
     @property
@@ -123,11 +123,11 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
 
     def check_split(self, split: str) -> None:
         if not len(self.data.split(split)):
-            raise UserError(f"split '{split}' of '{self.data.name}' is empty: there is nothing to translate")
+            raise UserError(f"split '{split}' of '{self.data.name}' is empty: it has nothing to translate")
         if not self.pairs.is_exact:
             from headway.scoring import bleu
 
-            bleu.measured(["a"], ["a"])  # before training, not after
+            bleu.measured(["a"], ["a"])  # fails now, before training, if sacreBLEU is missing
 
     def evaluate(self, model: Translator) -> list[dict[str, float]]:
         found: list[dict[str, float]] = [{} for _ in range(model.replicas)]
@@ -144,30 +144,31 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
                 scores += one.scores
         return per_replica
 
-    def _of_split(self, model: Model, split: str) -> list[OfSplit]:
-        """Of every replica, decoded as the recipe says."""
+    def _of_split(self, model: Model, split: str) -> list[SplitResult]:
+        """The results of every replica, decoded as the recipe says."""
         pairs, target, scoring = self.data.split(split), self.data.target_tokenizer, self.recipe.scoring
         cut, found = int((pairs.longer > model.longest).sum()), []
         said = zip(forced(model, pairs), translated(model, pairs, target, scoring.decoding), strict=True)
         for given, written in said:
             scores = forced_scores(split, given, target.kind, cut, model.longest)
             scores += written.scores(split, self.pairs.is_exact, scoring.bleu_tokenizer)
-            found.append(OfSplit(given, scores))
+            found.append(SplitResult(given, scores))
         return found
 
     def told(self, model: Translator, split: str) -> list[tuple[Translator, int]]:
-        """The replicas themselves: what is written together cannot be made of what each writes alone."""
+        """The replicas themselves, since an ensemble's translation cannot be computed from the members'
+        translations."""
         return [(model, r) for r in range(model.replicas)]
 
     def together(self, split: str, told: Sequence[tuple[Translator, int]]) -> ScoredTogether:
-        """Members alone and all of them as one, decoded in the same way: as this task's recipe says."""
+        """Score the members and the ensemble, all decoded as this task's recipe says."""
         models = list({id(model): model for model, _ in told}.values())
         alone = {id(model): self._of_split(model, split) for model in models}
         members = [alone[id(model)][r] for model, r in told]
         (whole,) = self._of_split(JointTranslator(models), split)
-        what = f"{len(told)} runs as one, the mean of their probabilities at every step"
+        what = f"ensemble of {len(told)} runs, mean of their probabilities at every step"
         scores = [replace(score, label=f"{what}: {score.label}") for score in whole.scores]
-        return ScoredTogether(scores, [one.scores for one in members], gains_of_writing(split, members, whole))
+        return ScoredTogether(scores, [one.scores for one in members], translation_gains(split, members, whole))
 
     def sentences(self, model: Model, split: str, how: DecodingSpec) -> list[list[str]]:
         self.check_split(split)
@@ -186,18 +187,20 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
 
     def title(self, model: Translator) -> list[str]:
         train, data, context = self.data.split("train"), self.data, self.recipe.model.context
-        kinds = f"{model.vocabulary - 1:,} kinds of {data.tokenizer.kind} tokens for both sides"
+        kinds = f"vocabulary for both sides: {model.vocabulary - 1:,} {data.tokenizer.kind} tokens"
         if not data.is_joint:
-            kinds = f"{data.tokenizer.size:,} kinds of tokens in sources and {data.target_tokenizer.size:,} in targets"
+            kinds = f"vocabularies: {data.tokenizer.size:,} tokens (source), {data.target_tokenizer.size:,} (target)"
         lines = [f"{data.name}: {len(train):,} pair{'' if len(train) == 1 else 's'} to train on, {kinds}"]
         if data.dropped:
             told = ", ".join(f"{count:,} {reason}" for reason, count in data.dropped.items())
             lines.append(f"dropped from train: {told} (data.filters)")
         if left_out := int((train.longer > context).sum()):
-            lines.append(f"{left_out:,} pairs are longer than {context} tokens (model.context), and are not trained on")
+            lines.append(
+                f"{left_out:,} pairs are longer than {context} tokens (model.context) and left out of training"
+            )
         if data.held_out:
             share, n = self.pairs.valid_fraction, len(data.split("valid"))
-            lines.append(f"valid: {n:,} pairs, {share:.0%} of train held out, for the set has no valid of its own")
+            lines.append(f"valid: {n:,} pairs, {share:.0%} of train held out, since the data has none")
         return lines
 
     def gather_evidence(self) -> PairEvidence:
@@ -224,7 +227,7 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
         sources = torch.tensor([*sentence.ids, model.source_vocabulary - 1], device=device)[None, None]
         asked = torch.tensor([*written, end], device=device)[None, None]
         begun = torch.tensor([end, *written], device=device)[None, None]
-        pieces, what = [*target.pieces(written), "END"], "of each token of its own translation, told from all before it"
+        pieces, what = [*target.pieces(written), "END"], "of each token of its own translation, given those before it"
 
         def now() -> TokenLosses:
             with torch.no_grad():
@@ -235,26 +238,28 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
 
     @classmethod
     def maps(cls, run: Run, model: Translator, text: str) -> Any:
-        """Of what the model writes for this text, as the recipe decodes."""
+        """Attention maps for the model's own translation of this text, decoded as the recipe says."""
         sentence, written = cls._written(run, model, text)
         target = tokenizers_of(run)[1]
         return translation_maps(model, sentence, written, target.pieces(written), target.decode(written), run.name)
 
     @classmethod
     def _written(cls, run: Run, model: Translator, text: str) -> tuple[Sentence, list[int]]:
-        """The source as it is read, and the best translation of it: tokens, without END."""
+        """The source as the model reads it, and its best translation as tokens without END."""
         source, target = tokenizers_of(run)
         sentence = read(source, text)
         if len(sentence.ids) >= run.recipe.model.context:
-            reason = f"the sentence has {len(sentence.ids)} tokens, and the model reads {run.recipe.model.context - 1}"
-            raise UserError(f"{reason} (model.context, and END)")
+            reason = f"the sentence has {len(sentence.ids)} tokens, but the model reads {run.recipe.model.context - 1}"
+            raise UserError(f"{reason} (model.context, less one for END)")
         ids = np.array(sentence.ids, dtype=np.int32)
         best = decoded(model, [ids], target.size, run.recipe.scoring.decoding)[0][0][0]
         return sentence, list(best.tokens)
 
     @classmethod
     def gradients(cls, run: Run, model: Translator, text: str, only: Sequence[int] | None = None) -> Any:
-        raise UserError(f"gradients are shown of models with one sequence; see headway look {run.name} --show heads")
+        raise UserError(
+            f"gradients are only shown for models with a single sequence; try headway look {run.name} --show heads"
+        )
 
     @classmethod
     def joined(cls, models: Sequence[Translator]) -> JointTranslator:
@@ -268,59 +273,59 @@ class Translating(Task, Translates, JoinsOthers, FollowsGradients):
         context, ids = model.longest, []
         for k, text in enumerate(texts):
             try:
-                ids.append(source.encode_rows([text.strip()])[0])  # as rows are read that are learnt from
+                ids.append(source.encode_rows([text.strip()])[0])  # stripped like the training rows
             except UserError as problem:
                 where = f"text {k + 1}: " if len(texts) > 1 else ""
                 raise UserError(f"{where}{str(problem).removeprefix('text 1: ')}") from None
         (found,) = decoded(model, ids, target.size, how, told)
         made = []
         for text, own, best in zip(texts, ids, found, strict=True):
-            notes = [] if len(own) else ["the text is empty, and so is its translation"]
+            notes = [] if len(own) else ["the text is empty, so its translation is empty too"]
             if len(own) >= context:
-                notes.append(f"of {len(own)} tokens, the first {context - 1} were read: model.context is {context}")
+                notes.append(f"only the first {context - 1} of {len(own)} tokens were read: model.context is {context}")
             unknown = 0 if source.unknown is None else int((own == source.unknown).sum())
             if unknown:
                 notes.append(f"{unknown} of {len(own)} tokens are unknown words")
             if best[0].cut:
-                notes.append(f"it did not end by itself, and was ended after {len(best[0].tokens)} tokens")
+                notes.append(f"the translation did not end by itself and was cut after {len(best[0].tokens)} tokens")
             made.append(Translation(text, [(_one_line(target.decode(one.tokens)), one.score) for one in best], notes))
         return made
 
 
 @dataclass(frozen=True)
 class TranslatingAlone(Translating):
-    """By one stack, without an encoder."""
+    """Translation by a decoder-only model, without an encoder."""
 
     kind = "decoder-only"
     probing = TargetsAlone()
 
     def followed(self, split: str, most: int) -> GradientRows:
-        """In one row: what is behind the source, END apart, is the target as far as it is known."""
+        """Source, END and the target so far are one row."""
         pairs = self._long_pairs(split, most)
         behind = pairs.target - 1
-        note = f"source, END and target are one row: END is {behind} tokens before t, and what is before END the source"
+        note = f"source, END and target are one row: END is {behind} tokens before t, and the source is before END"
         own, source = GradientSide(pairs.source + behind), GradientSide(pairs.source, behind=behind)
         return in_pairs(pairs, own, source, (note,))
 
 
 def _built(recipe: Recipe, ours: Tokenizer, theirs: Tokenizer, seeds: Sequence[int], device: str) -> Translator:
     spec = _spec(recipe)
-    if spec.shares_vocabulary and ours is not theirs:  # both were given
+    if spec.shares_vocabulary and ours is not theirs:  # both are given files
         names = [one.pieces(np.arange(one.size)) for one in (ours, theirs)]
         if names[0] != names[1]:
-            reason = f"{spec.shares_vocabulary}, and the tokenizers that are given have not the same tokens"
+            reason = f"{spec.shares_vocabulary}, but the given tokenizers have different tokens"
             raise UserError(f"{reason} (data.tokenizer has {ours.size:,}, data.target_tokenizer {theirs.size:,})")
     return spec.build(ours.size + 1, theirs.size + 1, seeds, device)
 
 
 def _one_line(text: str) -> str:
-    """A line for every text. A model that has learnt little may write the line end that its vocabulary knows, and that
-    would move all lines that follow."""
+    """Join lines, so that output lines stay aligned with inputs: a badly trained model may write a line end, if its
+    vocabulary has one."""
     return " ".join(text.splitlines())
 
 
 def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:
-    """Of sources and of targets."""
+    """The tokenizers of sources and of targets."""
     ours = run.tokenizer
     if _data(run.recipe).target_tokenizer is None:
         return ours, ours

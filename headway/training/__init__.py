@@ -1,1 +1,1 @@
-"""The loop and all it needs; it knows nothing of models, data and scores."""
+"""The training loop and all it needs; it does not depend on particular models, data or scores."""

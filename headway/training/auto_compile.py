@@ -1,16 +1,16 @@
-"""`compile: auto`: a training measures its own steps, and compiles its model when it will end sooner that way.
+"""`compile: auto`: training measures its own steps, and compiles the model if it will then finish sooner.
 
-It begins uncompiled and recorded, measures its step, and knows how many are left. Where compiling ends sooner, another
-process does it, beside the training, into a cache that both share; then the training stands still for a moment, takes
-the compiled program out of the cache, and goes on with it from the next step on. Where the device has no room for
-another process, the training would stand still for all of it, and that is what it reckons with. There are two ways
-(`compiling.py`): one layer, which serves them all, is compiled sooner; the model as a whole is faster then. What a way
-brought is kept among the caches, so that the next training of this kind knows before its first step.
+Training starts uncompiled, with a CUDA graph, and measures the time per step; the number of remaining steps is known.
+If compiling pays off, another process compiles in the background, into a cache that both share. Training then pauses
+for a moment, loads the compiled program from the cache, and uses it from the next step on. If the device has no memory
+for another process, training itself would pause for the whole compilation, and the estimate takes this into account.
+There are two ways (`compiling.py`): a single layer compiles faster and serves all layers; the whole model runs faster.
+The measured costs and gains are cached, so that the next training of the same kind can decide before its first step.
 
-A compiler's kernels round in other places than others do: the weights are the same to the bit up to the swap, and after
-it as good. So the step of the swap stands in the run's folder (`compiled_from` in run.json) before it is taken, and
-whoever resumes the run swaps at that step again. For a training that can be repeated to the bit from its first step
-there are `training.compile=on` and `off`.
+Compiled kernels round differently: weights are bit-identical up to the swap, and equally good but not identical after
+it. So the step of the swap is written to the run's folder (`compiled_from` in run.json) before it happens, and a
+resumed run swaps at the same step. For a training that is bit-reproducible from its first step, use
+`training.compile=on` or `off`.
 """
 
 import hashlib
@@ -27,124 +27,123 @@ from headway.core import files
 from headway.training.capacity import own_share
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
 
-WORTH = 3.0
-"""Seconds that must be gained: an estimate may be wrong by as much."""
+MIN_GAIN = 3.0
+"""The least gain, in seconds, for which to compile: the estimate may be wrong by as much."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of compiling, in seconds; and what it brings."""
+    """The costs of compiling, in seconds, and the speed-up."""
 
     compiling: float
-    """Beside the training, until another process has done it; its start included."""
+    """The time that another process needs to compile in the background, including its start."""
     pause: float
-    """In which the training stands still to take over what is compiled."""
+    """The pause of training while it loads the compiled program."""
     times: float
-    """How many times faster a step is then."""
+    """The speed-up: how many times faster a compiled step is."""
     measured: bool = False
-    """By a training of this kind on this machine; else assumed."""
+    """Whether a training of this kind measured these on this machine; otherwise they are assumed."""
     step: float = 0.0
-    """Seconds of one without, where that was measured."""
+    """The seconds of an uncompiled step, if measured."""
 
     @property
-    def make_sense(self) -> bool:
-        """Of what was kept somebody may have made something else since."""
+    def is_plausible(self) -> bool:
+        """Whether the values are plausible: the cache file may have been changed."""
         seconds = self.compiling, self.pause, self.step
         return all(math.isfinite(one) and one >= 0 for one in seconds) and math.isfinite(self.times) and self.times > 0
 
-    def beside(self, plain: float) -> float:
-        """Until the end of a training that would take `plain` seconds more without, and goes on while another process
-        compiles."""
+    def in_background(self, plain: float) -> float:
+        """The seconds until training ends if another process compiles meanwhile; uncompiled it would take `plain`."""
         meanwhile = min(self.compiling, plain)
-        return meanwhile + self.at_hand(plain - meanwhile)
+        return meanwhile + self.from_cache(plain - meanwhile)
 
-    def waiting(self, plain: float) -> float:
-        """Of one that stands still while it is compiled."""
+    def in_place(self, plain: float) -> float:
+        """The same if training pauses for the whole compilation."""
         return self.compiling + plain / self.times
 
-    def at_hand(self, plain: float) -> float:
-        """Of one for which it is compiled already."""
+    def from_cache(self, plain: float) -> float:
+        """The same if the compiled program is already in the cache."""
         return self.pause + plain / self.times
 
 
-USUAL = {
+ASSUMED = {
     "layers": Costs(compiling=25.0, pause=8.0, times=1.12),
     "whole": Costs(compiling=45.0, pause=17.0, times=1.2),
 }
-"""Assumed until a machine has measured its own: on one H200, without a training beside it, a layer was ready after 16
-seconds and a whole model after 34, or 17 out of the cache (docs/speed.md); beside one, nobody has measured it yet."""
+"""Assumed until measured on this machine. On one H200, without a training at the same time, a layer was compiled after
+16 seconds and a whole model after 34, or 17 from the cache (docs/speed.md). With one it has not been measured yet."""
 
 
 class CompileJob(Protocol):
-    """Another process that compiles."""
+    """A background process that compiles."""
 
     def ended(self) -> str | None:
-        """None = not yet; '' = it is done; else why it failed."""
+        """None = still running; '' = finished; otherwise why it failed."""
         ...
 
     def stop(self) -> None: ...
 
 
 class Compiler(Protocol):
-    """How compiling would be done, if it pays."""
+    """How to compile, if it pays off."""
 
-    def until_the_end(self, costs: Costs, plain: float) -> float: ...
-    def told(self, costs: Costs) -> str: ...
+    def seconds_left(self, costs: Costs, plain: float) -> float: ...
+    def describe(self, costs: Costs) -> str: ...
     def start(self, way: str) -> CompileJob | None:
-        """None = nobody else does: the training itself, from the next step on."""
+        """Start the background process; None = there is none, and training itself compiles at the next step."""
         ...
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
-        """When the training had stood still for so long."""
+    def updated(self, costs: Costs, paused: float) -> Costs:
+        """The costs, updated by the measured pause of training."""
         ...
 
 
 @dataclass(frozen=True)
 class InBackground:
-    """Another process compiles while training goes on."""
+    """Another process compiles while training continues."""
 
     begin: Callable[[str], CompileJob]
 
-    def until_the_end(self, costs: Costs, plain: float) -> float:
-        return costs.beside(plain)
+    def seconds_left(self, costs: Costs, plain: float) -> float:
+        return costs.in_background(plain)
 
-    def told(self, costs: Costs) -> str:
-        return f"{costs.compiling:.0f} s beside it, a pause of {costs.pause:.0f} s"
+    def describe(self, costs: Costs) -> str:
+        return f"{costs.compiling:.0f} s in the background, a pause of {costs.pause:.0f} s"
 
     def start(self, way: str) -> CompileJob:
         return self.begin(way)
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
-        return replace(costs, pause=stood_still)
+    def updated(self, costs: Costs, paused: float) -> Costs:
+        return replace(costs, pause=paused)
 
 
 class InPlace:
-    """Training stops while it compiles, because the device has no room for another process."""
+    """Training pauses while it compiles, because the device has no memory for another process."""
 
-    def until_the_end(self, costs: Costs, plain: float) -> float:
-        return costs.waiting(plain)
+    def seconds_left(self, costs: Costs, plain: float) -> float:
+        return costs.in_place(plain)
 
-    def told(self, costs: Costs) -> str:
-        return f"a pause of {costs.compiling:.0f} s, since another process would find no room"
+    def describe(self, costs: Costs) -> str:
+        return f"a pause of {costs.compiling:.0f} s, as there is no memory for another process"
 
     def start(self, way: str) -> None:
         return None
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
-        """Out of the cache it takes no longer than that, either."""
-        return replace(costs, compiling=stood_still, pause=min(costs.pause, stood_still))
+    def updated(self, costs: Costs, paused: float) -> Costs:
+        """Loading from the cache takes no longer than this pause, either."""
+        return replace(costs, compiling=paused, pause=min(costs.pause, paused))
 
 
 class FromCache:
-    """It was compiled before, and is read out of the cache."""
+    """The program was compiled before and is loaded from the cache."""
 
-    def learnt(self, costs: Costs, stood_still: float) -> Costs:
-        """Once it may take longer, since the cache was emptied meanwhile, or the machine was busy."""
-        return replace(costs, pause=min(costs.pause, stood_still))
+    def updated(self, costs: Costs, paused: float) -> Costs:
+        """Keeps the shorter pause: this one may be longer because the cache was emptied, or the machine was busy."""
+        return replace(costs, pause=min(costs.pause, paused))
 
 
 class AutoCompile:
-    """Watches a training, and compiles its model when the training will end sooner that way."""
+    """Watches a training, and compiles its model if training will then finish sooner."""
 
     def __init__(
         self,
@@ -156,9 +155,9 @@ class AutoCompile:
         swap_at: int | None = None,
         way: str = "whole",
     ):
-        """`kind` is a name for all trainings that are compiled to the same; `compiler` tells who would do it, by the
-        room that there is when it is asked; `note` writes the step of the swap, and the way, into the runs' folders;
-        `swap_at` and `way`: they stand there already."""
+        """`kind`: the same for all trainings that compile to the same program; `compiler`: how to compile, given the
+        memory that is free when it is called; `note`: writes the step of the swap and the way into the runs' folders;
+        `swap_at` and `way`: what those folders already have, in a resumed run."""
         self.kind, self.total, self.compiler, self.note, self.tell = kind, total, compiler, note, tell
         self.swap_at, self.way, self.known = swap_at, way, known(kind)
         self.by: Compiler | FromCache = FromCache()
@@ -168,7 +167,7 @@ class AutoCompile:
         self.began = self.plain_step = 0.0
 
     def before(self, step: int, update: Update) -> None:
-        """At every boundary between two steps: swap, where it is time."""
+        """Called before each step: decide at the first one, and swap when it is time."""
         if self.first is None:
             self.first = step
             self._decide_at_the_start(step)
@@ -179,45 +178,45 @@ class AutoCompile:
             update.compile(whole=self.way == "whole")
         elif self.swapped and not self.warmed and step > (self.swap_at or 0) + STEPS_BEFORE_RECORDING:
             self.warmed = True
-            self.costs = self.by.learnt(self.costs, time.perf_counter() - self.began)
+            self.costs = self.by.updated(self.costs, time.perf_counter() - self.began)
             if self.costs.measured:
                 self._keep()
 
     def after(self, first: int, last: int, seconds: float) -> None:
-        """These steps were taken, in so many seconds; about once a second."""
+        """Called about once a second, with the steps taken since the last call and their time."""
         if self.first is None:
             return
         each = seconds / max(1, last - first)
-        warm = STEPS_BEFORE_RECORDING + 1  # before that, kernels are chosen and steps are recorded
+        warm = STEPS_BEFORE_RECORDING + 1  # the first steps choose kernels and record the CUDA graph
         if self.swapped:
             if self.plain_step and self.warmed and first > (self.swap_at or 0) + warm:
                 brought = replace(self.costs, times=self.plain_step / each, measured=True, step=self.plain_step)
                 self.costs, self.plain_step = brought, 0.0  # once is enough
                 self._keep()
             return
-        if first < self.first + warm or self.job is not None:  # who compiles beside it makes it slower
+        if first < self.first + warm or self.job is not None:  # compiling in the background slows steps down
             return
         self.plain_step = each
         if not self.decided:
             self._decide(last)
 
     def stop(self) -> None:
-        """No more steps follow: what is still being compiled would only be in the way of scores and audits."""
+        """Called after the last step: stop the background process, which would only slow down scores and audits."""
         if self.job is not None:
             self.job.stop()
             self.job = None
 
     def _decide_at_the_start(self, step: int) -> None:
-        """Where a training of this kind was compiled here before, and what it brought is known."""
+        """Decide at once if costs and gain were measured by an earlier training of this kind on this machine."""
         measured = {way: costs for way, costs in self.known.items() if costs.measured}
         if self.decided or not measured:
             return
         each = next(iter(measured.values())).step
         plain = (self.total - step) * each
-        compiled, self.way = min((costs.at_hand(plain), way) for way, costs in measured.items())
-        was = f"{self._told(plain, each, step)}; compiled, as before on this machine, {compiled:.0f} s"
+        compiled, self.way = min((costs.from_cache(plain), way) for way, costs in measured.items())
+        was = f"{self._remaining(plain, each, step)}; {compiled:.0f} s compiled, as measured before on this machine"
         self.decided = True
-        if compiled + WORTH < plain:
+        if compiled + MIN_GAIN < plain:
             self._swap(step)
             self.tell(f"compiled from {f'step {step}' if step else 'the first step'} on ({self.way}): {was}")
         else:
@@ -225,11 +224,11 @@ class AutoCompile:
 
     def _decide(self, step: int) -> None:
         self.decided, plain, by = True, (self.total - step) * self.plain_step, self.compiler()
-        compiled, self.way = min((by.until_the_end(costs, plain), way) for way, costs in self.known.items())
-        basis = "as measured before on this machine" if self.costs.measured else "as is usual"
-        would = f"{self._told(plain, self.plain_step, step)}; with compiling {compiled:.0f} s ({by.told(self.costs)}, "
-        would += f"then {self.costs.times:.2f} times faster: {basis})"
-        if not compiled + WORTH < plain:
+        compiled, self.way = min((by.seconds_left(costs, plain), way) for way, costs in self.known.items())
+        basis = "measured before on this machine" if self.costs.measured else "assumed"
+        would = f"{self._remaining(plain, self.plain_step, step)}; with compiling {compiled:.0f} s "
+        would += f"({by.describe(self.costs)}, then {self.costs.times:.2f} times faster: {basis})"
+        if not compiled + MIN_GAIN < plain:
             self.tell(f"not compiled: {would}")
             return
         self.by, self.began = by, time.perf_counter()
@@ -238,7 +237,7 @@ class AutoCompile:
             self._swap(step)
             self.tell(f"compiled from step {step} on ({self.way}): {would}")
         else:
-            self.tell(f"compiling beside the training ({self.way}): {would}")
+            self.tell(f"compiling in the background ({self.way}): {would}")
 
     def _take_over(self, step: int, why: str) -> None:
         assert self.job is not None
@@ -249,22 +248,22 @@ class AutoCompile:
             return
         self.costs = replace(self.costs, compiling=time.perf_counter() - self.began)
         plain = (self.total - step) * self.plain_step
-        compiled = self.costs.at_hand(plain)
-        took = f"it took {self.costs.compiling:.0f} s; {self._told(plain, self.plain_step, step)}"
-        took += f", compiled {compiled:.0f} s"
+        compiled = self.costs.from_cache(plain)
+        took = f"it took {self.costs.compiling:.0f} s; {self._remaining(plain, self.plain_step, step)}"
+        took += f", {compiled:.0f} s compiled"
         if compiled < plain:
             self._swap(step)
             self.tell(f"compiled from step {step} on: {took}")
         else:
-            self.tell(f"compiled, but for the next training of this kind: {took}")
+            self.tell(f"compiled, but too late for this training; the next one of its kind can use it: {took}")
 
     def _swap(self, step: int) -> None:
         self.note(step, self.way)
         self.swap_at = step
 
     def _keep(self) -> None:
-        """What it brought, for the next training of this kind. Beside others on the same GPU, who come and go, a step
-        takes as long as they let it, and tells the next one nothing."""
+        """Save costs and gain for the next training of this kind. Not if other processes share the GPU, because step
+        times then depend on them."""
         if own_share() < 1:
             return
         kept = {way: asdict(costs) for way, costs in self.known.items() if costs.measured}
@@ -275,23 +274,23 @@ class AutoCompile:
 
     @property
     def costs(self) -> Costs:
-        """Of the way that was chosen."""
+        """The costs of the chosen way."""
         return self.known[self.way]
 
     @costs.setter
     def costs(self, costs: Costs) -> None:
         self.known[self.way] = costs
 
-    def _told(self, plain: float, each: float, step: int) -> str:
-        return f"{self.total - step:,} steps of {1000 * each:.2f} ms are left, {plain:.0f} s"
+    def _remaining(self, plain: float, each: float, step: int) -> str:
+        return f"{self.total - step:,} steps of {1000 * each:.2f} ms remain, {plain:.0f} s"
 
 
 def known(kind: str) -> dict[str, Costs]:
-    """What each way to compile costs and brings in trainings of this kind."""
+    """The costs and gain of each way to compile, for trainings of this kind."""
     try:
-        told: dict[str, Any] = json.loads(_entry(kind).read_bytes())
-        found = {way: Costs(**told[way]) if way in told else usual for way, usual in USUAL.items()}
-        return found if all(costs.make_sense for costs in found.values()) else dict(USUAL)
+        stored: dict[str, Any] = json.loads(_entry(kind).read_bytes())
+        found = {way: Costs(**stored[way]) if way in stored else assumed for way, assumed in ASSUMED.items()}
+        return found if all(costs.is_plausible for costs in found.values()) else dict(ASSUMED)
     except (
         OSError,
         RuntimeError,
@@ -299,8 +298,8 @@ def known(kind: str) -> dict[str, Costs]:
         TypeError,
         ValueError,
         OverflowError,
-    ):  # none yet, or by another version
-        return dict(USUAL)
+    ):  # no file yet, or one of another version
+        return dict(ASSUMED)
 
 
 def _entry(kind: str) -> Path:

@@ -1,10 +1,10 @@
-"""Which weights are scored and kept: the last ones, or an average over a part of training.
+"""Weight averaging: score and save an average of the weights over a part of training in place of the last ones.
 
-    average ← average + share · (weights − average)          the share is a function of the step alone
+    average ← average + share · (weights − average)          the share depends only on the step
 
-Late in training the weights circle the place that they are drawn to, and their mean is nearer to it than any of them
-(https://arxiv.org/abs/1803.05407). Scores during training, checkpoints, and so everything that reads a run, see the
-average; the weights that training goes on from are kept beside the optimizer's memory.
+Late in training the weights oscillate around a minimum, and their mean is nearer to it than any of them
+(https://arxiv.org/abs/1803.05407). Scores during training and checkpoints, and so everything that reads a run, use the
+average. The weights that training continues from are saved with the optimizer state.
 """
 
 from abc import abstractmethod
@@ -21,11 +21,11 @@ from headway.core.variants import Variant
 
 
 class AveragingSpec(Variant):
-    """A mean of the weights that training passes through, scored and kept in place of the last ones."""
+    """A mean of the weights over training steps, scored and saved in place of the last ones."""
 
     @abstractmethod
     def share(self, step: Float[Tensor, ""], total: int) -> Float[Tensor, ""]:
-        """Of the weights after this step (counted from 0) in the average, at once; 1 = it begins anew with them."""
+        """The share of the weights after this step (counted from 0) in the average; 1 = the average restarts here."""
 
 
 class Tail(AveragingSpec):
@@ -35,17 +35,17 @@ class Tail(AveragingSpec):
     last: float = Field(default=0.25, gt=0, le=1)
     """The fraction of the training, at its end, that is averaged over."""
     every: int = Field(default=1, ge=1)
-    """Average the weights of every so many steps: 1 = of all; more = checkpoint averaging."""
+    """Average the weights of every n-th step: 1 = of all; more = checkpoint averaging."""
 
     def share(self, step, total):
         taken = max(1, int(self.last * total / self.every))
         ahead = (total - 1 - step) / self.every
-        place = torch.floor(taken - ahead)  # the first that is taken has 1; those before are forgotten when it comes
+        place = torch.floor(taken - ahead)  # 1 for the first averaged step, at which the average restarts
         return torch.where(place < 1, 1.0, (ahead == torch.floor(ahead)) / place.clamp(min=1))
 
 
 class Moving(AveragingSpec):
-    """An exponential moving average. Early on it is the plain mean of all steps: the start has no more weight."""
+    """An exponential moving average. Early on it is the plain mean of all steps, so the start has no extra weight."""
 
     kind: Literal["moving"] = "moving"
     decay: float = Field(default=0.999, ge=0, lt=1)
@@ -56,7 +56,7 @@ class Moving(AveragingSpec):
 
 
 class Averages:
-    """The averages of these parameters, beside them, in the same memory from the first step to the last."""
+    """The averages of these parameters, in tensors whose memory stays the same from the first step to the last."""
 
     def __init__(self, spec: AveragingSpec, parameters: dict[str, nn.Parameter], total: int):
         self.spec, self.parameters, self.total = spec, parameters, total
@@ -64,14 +64,14 @@ class Averages:
 
     @torch.no_grad()
     def update(self, step: Int[Tensor, ""], alive: Bool[Tensor, "R"]) -> None:
-        """After a step. The average of a replica that is no longer alive stays as it is."""
+        """Update the averages after a step. Averages of replicas that are no longer alive do not change."""
         share = self.spec.share(step.float(), self.total) * alive  # [R]
         for name, average in self.tensors.items():
             average.lerp_(self.parameters[name].detach(), share.view(-1, *[1] * (average.ndim - 1)))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """As long as this lasts the model is the average."""
+        """Inside this block the model has the averaged weights."""
         self._exchange()
         try:
             yield
@@ -80,7 +80,7 @@ class Averages:
 
     @torch.no_grad()
     def take_over(self) -> None:
-        """The model is the average from now on."""
+        """Copy the averages into the model."""
         for name, average in self.tensors.items():
             self.parameters[name].copy_(average)
 

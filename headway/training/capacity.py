@@ -1,4 +1,4 @@
-"""How many replicas fit into the memory of a device: measured on one step, unless all of them fit many times."""
+"""How many replicas fit into the memory of a device: measured on a step, unless all of them clearly fit."""
 
 import gc
 import os
@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 import torch
 
-SPARE = 0.92
-"""Of the free memory: the rest is for evaluation, checkpoints, and what the allocator cannot use."""
+USABLE_FRACTION = 0.92
+"""The usable fraction of the free memory: the rest is for evaluation, checkpoints and fragmentation."""
 
-EASILY = 0.5
-"""Of the free memory: what is guessed, and guessed too high, need not be measured where it takes no more than this."""
+MEASURE_ABOVE = 0.5
+"""If a generous estimate stays within this fraction of the free memory, nothing is measured."""
 
 
 SHARE = "HEADWAY_SHARE_OF_GPU"
-"""Where other processes of a study are on the same GPU: how much of it is this one's (`study/execution/pool.py`)."""
+"""The environment variable with this process's share of the GPU, if processes of a study share it
+(`study/execution/pool.py`)."""
 
 
 def own_share() -> float:
-    """Of the GPU; 1 = nobody of this study shares it."""
+    """This process's share of the GPU; 1 = no other process of its study uses it."""
     return float(os.environ.get(SHARE, "1"))
 
 
@@ -35,30 +36,30 @@ def largest_population(
     each_at_most: int | None = None,
     share: float | None = None,
 ) -> Capacity:
-    """The largest population that fits, at most `wanted`. `step_with(R)` builds R replicas, takes a step, forgets them.
-    It is not called where nothing can come of it: all of `each_at_most` bytes fit into a part of what is free. Of that
-    a population has a `share`; None = this process's own.
+    """The largest population that fits, at most `wanted`. `step_with(R)` builds R replicas, takes a step, frees them.
+    It is not called if all replicas of `each_at_most` bytes fit into this much (MEASURE_ABOVE) of the free memory.
+    `share`: the part of the free memory that the population may use; None = this process's own share.
 
-    What one replica more costs is the difference between two populations, so that what all share is not counted twice.
+    The memory per replica is the difference between populations of two and one, so that shared memory counts once.
     """
     if device.type != "cuda" or wanted <= 2:
         return Capacity(wanted, "all at once")
     free = torch.cuda.mem_get_info(device)[0] * (own_share() if share is None else share)
-    if each_at_most is not None and wanted * each_at_most < free * EASILY:
-        told = f"a replica takes {_gib(each_at_most)} at the very most; {_gib(free)} are free"
+    if each_at_most is not None and wanted * each_at_most < free * MEASURE_ABOVE:
+        told = f"a replica takes at most {_gib(each_at_most)}; {_gib(free)} are free"
         return Capacity(wanted, f"all at once: {told}")
     try:
         one, two = (_peak(device, step_with, R) for R in (1, 2))
     except torch.cuda.OutOfMemoryError:
         return Capacity(1, f"one at a time: two replicas do not fit into {_gib(free)}")
     each, shared = max(two - one, 1), max(2 * one - two, 0)
-    fits = max(1, min(wanted, int((free * SPARE - shared) // each)))
+    fits = max(1, min(wanted, int((free * USABLE_FRACTION - shared) // each)))
     reason = f"a step takes {_gib(each)} per replica and {_gib(shared)} for all; {_gib(free)} are free"
     return Capacity(fits, f"{fits} of {wanted} replicas at a time: {reason}" if fits < wanted else reason)
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Not every library has a class of its own for it."""
+    """Whether an error means that memory ran out; not every library has a class of its own for that."""
     said = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and ("out of memory" in said or "can't allocate memory" in said)
@@ -66,7 +67,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def free_memory() -> None:
-    """Of what nobody holds any more."""
+    """Release the memory of objects that are no longer referenced."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

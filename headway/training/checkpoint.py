@@ -1,12 +1,12 @@
 """A checkpoint of one replica: weights and optimizer as safetensors, the rest as JSON with checksums.
 
     step-00001000/
-      weights.safetensors      no replica axis: any population, or none, can take it up
+      weights.safetensors      no replica axis, so that it can be loaded into any population, or a single model
       optimizer.safetensors
-      state.safetensors        only of a model that carries a state from batch to batch: that of every row
+      state.safetensors        only for a model that carries a state from batch to batch: the state of every row
       checkpoint.json          step, standing, and the sha256 of all files
 
-Sampler, schedule and every random stream are functions of (seed, step), so the step is all there is to save of them.
+Sampler, schedule and all random streams are functions of (seed, step), so only the step is saved.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class Checkpoint:
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     state: dict[str, Tensor] = field(default_factory=dict)
-    """What the model carries from batch to batch, [B, …]; empty for one that carries nothing."""
+    """The state that the model carries from batch to batch, [B, …]; empty if there is none."""
 
     @property
     def files(self) -> dict[str, dict[str, Tensor]]:
@@ -67,10 +67,10 @@ def load(folder: Path) -> Checkpoint:
         found = {FACTS: _sum_of(facts)} | {name: checksum(content) for name, content in contents.items()}
         for name in found:
             if found[name] != sums[name]:
-                raise BrokenCheckpointError(f"{folder / name} is not what was saved: its checksum differs")
+                raise BrokenCheckpointError(f"{folder / name} is damaged: its checksum differs")
         step = facts.pop("step")
         if folder.name[-8:].isdigit() and int(folder.name.rpartition("-")[2]) != step:
-            raise BrokenCheckpointError(f"{folder} is not what was saved: it holds step {step}")
+            raise BrokenCheckpointError(f"{folder} does not match its name: it holds step {step}")
         return Checkpoint(step, facts, *(safetensors.torch.load(content) for content in contents.values()))
     except FileNotFoundError as error:
         raise BrokenCheckpointError(f"{error.filename} is missing") from None
@@ -81,7 +81,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def pack(checkpoint: Checkpoint) -> bytes:
-    """As one piece, to be sent to another process."""
+    """The checkpoint as bytes, to send it to another process."""
     contents = [safetensors.torch.save(tensors) for tensors in checkpoint.files.values()]
     head = json.dumps({"step": checkpoint.step, "facts": checkpoint.facts, "sizes": [len(c) for c in contents]})
     return b"\n".join((head.encode(), b"".join(contents)))
@@ -96,7 +96,7 @@ def unpack(packed: bytes) -> Checkpoint:
 
 
 def _sum_of(facts: dict[str, Any]) -> str:
-    """Of the facts themselves, which stand beside it in the same file."""
+    """The checksum of the facts, which is stored beside them in the same file."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -105,7 +105,7 @@ def step_folder(checkpoints: Path, step: int, kind: str = "step") -> Path:
 
 
 def saved_steps(checkpoints: Path, kind: str = "step") -> list[int]:
-    """The steps that checkpoints exist for, newest first; whether they are good is seen on loading."""
+    """The steps that have checkpoints, newest first; whether they are intact is checked on loading."""
     found = {f.name: f.name.removeprefix(f"{kind}-") for f in checkpoints.glob(f"{kind}-*") if f.is_dir()}
     steps = {name: int(step) for name, step in found.items() if step.isdecimal()}
     return sorted((n for name, n in steps.items() if step_folder(checkpoints, n, kind).name == name), reverse=True)

@@ -1,9 +1,9 @@
-"""What is compiled: one layer, which serves all that are alike; or the whole of the loss.
+"""What is compiled: one layer, which serves all that are alike, or the whole loss.
 
-Dynamo tells layers apart by what their code depends on, and finds that the layers of a stack differ in their weights
-alone, which are inputs: so of four, twelve or fifty layers one is compiled. What stands around them (embeddings, the
-loss, the optimizer) has kernels of its own on a GPU (`nn/kernels`) and need not be. That takes half of the time, and
-gains less: across the borders of layers nothing is joined. A model without repeated layers is always compiled whole.
+The layers of a stack differ only in their weights, which Dynamo treats as inputs. So one layer is compiled, whether
+there are four, twelve or fifty. The rest (embeddings, the loss, the optimizer) has its own GPU kernels (`nn/kernels`)
+and need not be compiled. This takes half the compile time and gains less, because nothing is fused across layers. A
+model without repeated layers is always compiled as a whole.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from headway.nn.trainable import Trainable
 
 
 class CompiledLayers:
-    """A model's loss with its layers compiled. They are so only inside of it: evaluation, which would be compiled once
-    more, goes on as it was."""
+    """A model's loss with compiled layers. They are compiled only inside this call; evaluation would need another
+    compilation and stays uncompiled."""
 
     def __init__(self, model: Trainable, dynamic: bool | None, backend: str = "inductor"):
         self.model = model
@@ -38,7 +38,7 @@ class CompiledLayers:
 def compiled_loss(
     model: Trainable, dynamic: bool | None, backend: str = "inductor", whole: bool = False
 ) -> Callable[..., Any]:
-    """The loss of this model, compiled layer by layer or, where it has none that repeat, as a whole."""
+    """The loss of this model, compiled layer by layer, or as a whole if asked or if it has no repeated layers."""
     if model.repeated and not whole:
         return CompiledLayers(model, dynamic, backend)
     return torch.compile(model.loss, dynamic=dynamic, backend=backend)

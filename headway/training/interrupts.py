@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks training to finish its step and save, the second stops at once."""
+"""Ctrl-C: the first asks training to finish its step and save; the second stops at once."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible(aloud: bool = True) -> Iterator[Callable[[], bool]]:
-    """Inside the block, the given function says whether Ctrl-C (or a polite kill) has come."""
+    """Inside the block, the yielded function says whether Ctrl-C (or SIGTERM) was received."""
     asked = False
 
     def note(number: int, frame: object) -> None:
@@ -19,7 +19,7 @@ def interruptible(aloud: bool = True) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
         if aloud:
-            print("\nfinishing this step, then saving; press Ctrl-C again to drop everything", file=sys.stderr)
+            print("\nfinishing this step, then saving; press Ctrl-C again to stop without saving", file=sys.stderr)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # signals reach the main thread only
@@ -34,7 +34,7 @@ def interruptible(aloud: bool = True) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def stopping_after(seconds: float | None) -> Iterator[None]:
-    """As if somebody pressed Ctrl-C when so much time has passed inside the block; None = nobody does."""
+    """Act as if Ctrl-C was pressed after this time inside the block; None = never."""
     if seconds is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""The training loop. It knows R replicas and nothing of the model: `model.loss` gives one loss per replica.
+"""The training loop. It knows only that there are R replicas: `model.loss` returns one loss per replica.
 
-Each step: batch → losses → gradients → clip → step. Numbers stay on the device until they are due to be written. A
-replica ends when the run is over, when its loss or gradient is no longer finite, when its patience is, or when somebody
-who watches has seen enough; ended replicas keep their weights and the others do not notice.
+Each step: batch → losses → gradients → clip → optimizer step. Losses stay on the device until they are written. A
+replica ends when the run is over, when its loss or gradient is no longer finite, by early stopping, or when the
+recorder asks for it. Ended replicas keep their weights, and the others are not affected.
 """
 
 import time
@@ -32,16 +32,16 @@ Scores = dict[str, float]
 
 @dataclass
 class ReplicaState:
-    """What is known of one replica beside its weights; saved with every checkpoint."""
+    """The state of one replica beside its weights; saved with every checkpoint."""
 
     ended: Status | None = None
-    """Before its time."""
+    """Set if it ended early."""
     best: float | None = None
-    """What the best evaluation so far has given, in `training.best_by`."""
+    """The best value of `training.best_by` so far."""
     best_step: int = 0
     evaluations_since_best: int = 0
     lines: int = 0
-    """Of metrics, so far."""
+    """The number of lines of metrics so far."""
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -51,25 +51,25 @@ class ReplicaState:
     def from_json(cls, stored: Mapping[str, Any]) -> "ReplicaState":
         known = dict(stored)
         ended, at = known.pop("ended"), known.pop("ended_at", None)
-        if "best_loss" in known:  # of an earlier version, which knew no other best
+        if "best_loss" in known:  # from an earlier version, in which the loss was the only criterion
             known["best"] = known.pop("best_loss")
-        # An earlier version's is a sentence, with its step beside it.
+        # An earlier version saved a sentence, and the step separately.
         told = {"status": ended, "step": at} if isinstance(ended, str) else ended
         return cls(ended=Status.read(told) if told else None, **known)
 
 
 class Recorder(Protocol):
-    """Who writes things down; `Loop` never sees a file."""
+    """Writes metrics and checkpoints; `Loop` itself never touches a file."""
 
     def metrics(self, replica: int, lines: list[dict[str, Any]]) -> str | None:
-        """Gives the reason to end this replica after an evaluation, if somebody who watches has one."""
+        """Record lines of metrics; return a reason to end this replica (pruning), or None."""
         ...
 
     def checkpoint(self, replica: int, step: int) -> None: ...
     def best(self, replica: int, step: int) -> None: ...
     def progress(self, step: int, total: int, losses: list[float], tokens_per_second: float) -> None: ...
     def ended(self, replica: int) -> None:
-        """Its state says how."""
+        """This replica ended; its `ReplicaState` says why."""
         ...
 
 
@@ -81,22 +81,22 @@ class Loop:
     spec: TrainingSpec
     setting: Setting
     tokens_per_step: int
-    """Of one replica."""
+    """Tokens of one replica."""
     evaluate: Callable[[], list[Scores]]
-    """`split.loss` … for every replica, as the model stands."""
+    """Returns `split.loss` … for every replica, with the model's current weights."""
     recorder: Recorder
     replica_states: list[ReplicaState]
     step: int = 0
     parallel: Parallel | None = None
-    """How processes share the work; None = this is the only one."""
+    """How processes share the work; None = there is only this one."""
     carried: CarriedState | None = None
-    """What the model carries from batch to batch; None = nothing yet."""
+    """The state that the model carries from batch to batch; None = nothing yet."""
     averages: Averages | None = None
-    """Of the weights, which are scored in their place; None = the weights are."""
+    """Averages of the weights, which are scored in their place; None = no averaging."""
     lowest_is_best: bool = True
-    """Of `training.best_by`."""
+    """Whether the lowest value of `training.best_by` is the best."""
     compiling: AutoCompile | None = None
-    """Who has it compiled, where that pays; None = nobody."""
+    """Compiles the model if that pays off; None = never."""
     interrupted: bool = False
     _pending: list[tuple[int, Tensor, Tensor, float]] = field(default_factory=list)
 
@@ -124,7 +124,7 @@ class Loop:
         self._clock = (time.perf_counter(), self.step)
 
     def run(self) -> None:
-        """Train to the end, or until Ctrl-C; afterwards everything is saved."""
+        """Train to the end, or until Ctrl-C, and save."""
         if self.step >= self.total or not self.anyone_left:
             return
         with interruptible(aloud=self.processes.is_writer) as stop_asked:
@@ -136,31 +136,31 @@ class Loop:
                 a_second_ago = time.perf_counter() - self._clock[0] > 1.0
                 self.interrupted, due = self.processes.agree(stop_asked(), a_second_ago)
                 last = self.step == self.total or self.interrupted
-                # About once a second: the numbers leave the device, and those who diverged are noticed.
+                # About once a second: copy losses from the device, and end replicas that diverged.
                 if last or due or len(self._pending) >= 500:
                     self.write_down()
-                # Not when interrupted: an evaluation nobody planned would count for `best` and `patience`.
+                # Not when interrupted: an unplanned evaluation would count for `best` and `patience`.
                 if self.spec.evaluate_on and (self.step == self.total or self.step % self.evaluate_every == 0):
                     self.score()
                 if last or self.step % self.checkpoint_every == 0 or not self.anyone_left:
                     self.save()
             if self.compiling is not None:
                 self.compiling.stop()
-            self.processes.agree()  # that everything could be written
+            self.processes.agree()  # fails if something could not be written
 
     @property
     def anyone_left(self) -> bool:
         return any(s.ended is None for s in self.replica_states)
 
     def take_step(self) -> None:
-        """One update of every replica that is alive."""
+        """Take one step with every replica that is alive."""
         rate = schedule.factor(self.spec.schedule, self.step, self.warmup, self.total)
         losses, norms = self.update(self.step, rate)
         self.step += 1
         self._pending.append((self.step, losses, norms, rate))
 
     def write_down(self) -> None:
-        """Bring the pending numbers to the host, write them, and end the replicas that diverged."""
+        """Copy the pending losses and norms to the host, write them, and end replicas that diverged."""
         if not self._pending:
             return
         steps, losses, norms, rates = zip(*self._pending, strict=True)
@@ -191,7 +191,7 @@ class Loop:
         self._clock = (time.perf_counter(), self.step)
 
     def score(self) -> None:
-        """Evaluate every replica; note the best; end those that diverged and those whose patience is over."""
+        """Evaluate every replica, keep track of the best, and end those that diverged or stop early."""
         self.write_down()
         self.model.eval()
         with self.averages.in_place() if self.averages else nullcontext(), torch.no_grad(), self.setting.autocast():
@@ -228,7 +228,7 @@ class Loop:
         self._clock = (time.perf_counter(), self.step)
 
     def _end(self, r: int, state: State, step: int, reason: str) -> None:
-        """Replica r takes no further step; the others do not notice."""
+        """End replica r; the others are not affected."""
         self.replica_states[r].ended = Status(state, step, reason)
         self.alive[r] = False
         self.recorder.metrics(r, [{"step": step, "ended": str(state), "reason": reason}])

@@ -1,12 +1,13 @@
 """Adam, AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
 
-At R = 1 they take the steps that torch.optim takes. Every parameter is seen as a table `[R, n]`, and its new value is
-one elementwise expression, which on CUDA is compiled once for all of them, whatever their shapes; where nothing is
-compiled, Adam and AdamW take torch's fused kernels instead. No replica can touch another; the weights of one that is no
-longer alive are left exactly as they are. A parameter may have a pace of its own (`training/tuning.py`): its rate is
-then that much of the others', and what has none is not given to an optimizer.
+With R = 1 they take the same steps as torch.optim. Every parameter is treated as a table `[R, n]`, and its update is an
+elementwise expression, which on CUDA is compiled once for parameters of all shapes. Without torch.compile, Adam and
+AdamW use torch's fused kernels instead. Replicas do not affect each other, and the weights of a replica that is no
+longer alive do not change at all. A parameter can have a pace (`training/tuning.py`), a factor on its learning rate;
+parameters with pace 0 are not passed to an optimizer.
 
-Rates and step counts are tensors: nothing here waits for the device, and a step can be replayed as a graph.
+Learning rates and step counts are tensors, so nothing here waits for the device, and a step can be replayed as a CUDA
+graph.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -33,22 +34,22 @@ class OptimizerSpec(Variant):
     """The optimizer."""
 
     steps_by_length: ClassVar[bool] = False
-    """Whether a gradient of twice the length makes a step of twice the length."""
+    """Whether doubling the gradient doubles the step."""
 
     learning_rate: float = Field(default=1e-3, ge=0)
     """The peak learning rate; the schedule scales it."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """How fast matrices decay towards zero."""
+    """Weight decay of the matrices."""
 
     @abstractmethod
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
     ) -> "Optimizer":
-        """For replicas with these learning rates and weight decays, which may differ."""
+        """The optimizer for replicas with these learning rates and weight decays, one per replica."""
 
 
 class Moments(OptimizerSpec):
-    """What Adam and AdamW remember: the mean of the gradients and of their squares."""
+    """What Adam and AdamW share: running means of the gradients and of their squares."""
 
     learning_rate: float = Field(default=1e-3, ge=0)
     """The peak learning rate; the schedule scales it."""
@@ -74,8 +75,8 @@ class AdamW(Moments):
 
 
 class Adam(Moments):
-    """Adam, whose weight decay is an L2 penalty of the loss: weights with small gradients, as those of rare words, are
-    pulled hardest. https://arxiv.org/abs/1412.6980"""
+    """Adam, whose weight decay is an L2 penalty on the loss: weights with small gradients, such as those of rare words,
+    decay fastest. https://arxiv.org/abs/1412.6980"""
 
     kind: Literal["adam"] = "adam"
     weight_decay: float = Field(default=0.0, ge=0)
@@ -89,7 +90,7 @@ class Adam(Moments):
 
 
 class Sgd(OptimizerSpec):
-    """Stochastic gradient descent, with momentum if asked for."""
+    """Stochastic gradient descent, optionally with momentum."""
 
     steps_by_length = True
 
@@ -99,9 +100,9 @@ class Sgd(OptimizerSpec):
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty: weight_decay × weight is added to the gradients of the matrices."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """How much of the previous update is kept."""
+    """The momentum coefficient: the fraction of the previous update that is kept."""
     nesterov: bool = False
-    """Whether momentum is Nesterov's."""
+    """Whether to use Nesterov momentum."""
 
     def build(
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
@@ -110,7 +111,7 @@ class Sgd(OptimizerSpec):
 
 
 class Adagrad(OptimizerSpec):
-    """Rates that shrink with the sum of squared gradients. https://jmlr.org/papers/v12/duchi11a.html"""
+    """Learning rates that shrink with the sum of squared gradients. https://jmlr.org/papers/v12/duchi11a.html"""
 
     kind: Literal["adagrad"] = "adagrad"
     learning_rate: float = Field(default=1e-2, ge=0)
@@ -127,7 +128,7 @@ class Adagrad(OptimizerSpec):
 
 
 class Optimizer:
-    """The bookkeeping all of them share. A subclass names its `memories` and says how they move the weights."""
+    """The base of all optimizers. A subclass names its state tensors (`memories`) and implements `move`."""
 
     memories: tuple[str, ...] = ()
 
@@ -139,22 +140,23 @@ class Optimizer:
         self.decays = torch.tensor(decays, device=device)[:, None]
         self.memory = {name: [torch.zeros_like(p.detach()) for p in self.parameters] for name in self.memories}
         self.steps = torch.zeros((), device=device)
-        # From the norms of what is here to those of the whole model, of which other processes may hold other parts.
+        # From the norms of this process's gradients to those of the whole model, if it is sharded.
         self.whole_norms: Callable[[Tensor], Tensor] = lambda norms: norms
 
     @torch.no_grad()
     def step(
         self, factor: Float[Tensor, ""], alive: Bool[Tensor, "R"], limit: float | None = None
     ) -> Float[Tensor, "R"]:
-        """One step at `factor` × each replica's rate, with gradients no longer than `limit`, for the replicas that are
-        alive. One whose gradient is not finite is so no longer. Gives the norms of the gradients."""
+        """Take a step at `factor` × each replica's learning rate, with gradients clipped to norm `limit`, for the
+        replicas that are alive. A replica whose gradient is not finite is marked as no longer alive. Return the
+        gradient norms."""
         self.steps += 1
         self.begin_step()
         gradients = [_gradient(p).flatten(1) for p in self.parameters]
         lengths = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
         norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
         alive &= norms.isfinite()
-        # A dead replica's gradients may be NaN, and NaN × 0 is NaN: where this is 0 they are not looked at.
+        # A dead replica's gradients may be NaN, and NaN × 0 is NaN: where the scale is 0 gradients are ignored.
         scale = (alive if limit is None else alive * (limit / (norms + 1e-6)).clamp(max=1.0)).float()[:, None]
         rates, none = self.rates * factor * alive[:, None], torch.zeros_like(self.decays)
         for k, (p, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
@@ -164,25 +166,25 @@ class Optimizer:
         return norms
 
     def begin_step(self) -> None:
-        """Whatever is the same for all parameters."""
+        """Compute what is the same for all parameters."""
 
     def compile(self) -> None:
-        """Make one kernel of the arithmetic, which else goes through the weights a dozen times."""
+        """Fuse the update into one kernel; otherwise it passes over the weights a dozen times."""
         self.move = torch.compile(self.move, dynamic=True)  # dynamic: for parameters of every size
 
     def uncompile(self) -> None:
-        """As it was before `compile`."""
+        """Undo `compile`."""
         vars(self).pop("move", None)
 
     def move(
         self, weights: Table, gradient: Table, scale: Column, rates: Column, decays: Column, *memory: Table
     ) -> None:
-        """Take one parameter, and what is remembered of it, one step on. A rate of 0 leaves the weights exactly as they
-        are; a scale of 0 is a gradient of 0."""
+        """Update one parameter and its state tensors in place. With a learning rate of 0 the weights do not change at
+        all; a scale of 0 means a gradient of 0."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Tensor]:
-        """Every memory of every parameter as `memory/name`, still `[R, …]`; writing into them changes the memory."""
+        """All state tensors as `memory/name`, `[R, …]`; they are not copies, so writing into them changes the state."""
         return {
             f"{memory}/{name}": tensor
             for memory, tensors in self.memory.items()
@@ -191,17 +193,17 @@ class Optimizer:
 
 
 class MomentsOptimizer(Optimizer):
-    """Several replicas at once, where one kernel does the arithmetic for all of them (`nn/kernels/fused_adamw.py`, or a
-    compiler's); else `fused`: many small kernels are slow."""
+    """Uses one kernel for all replicas if there is one (`nn/kernels/fused_adamw.py`, or a compiled one); otherwise
+    `fused`, because many small kernels are slow."""
 
     memories = ("mean", "square")
     kernel: Callable[..., None]
-    """torch's own, of the same name."""
+    """torch's fused kernel for this optimizer."""
 
     def __init__(self, spec: Moments, parameters, rates, decays):
         super().__init__(parameters, rates, decays)
         self.spec, self.own_decays, self.compiled = spec, tuple(decays), False
-        self.alike: dict[tuple[bool, float], list[int]] = {}  # which parameters take the same step
+        self.alike: dict[tuple[bool, float], list[int]] = {}  # parameters by (decays, pace), which share a kernel call
         for k, p in sorted(enumerate(self.parameters), key=lambda kp: not _decays(kp[1])):
             self.alike.setdefault((_decays(p), pace_of(p)), []).append(k)
 
@@ -214,7 +216,7 @@ class MomentsOptimizer(Optimizer):
         return len(self.own_decays) > 1 and fused_adamw.can_step(self.parameters[0])
 
     def compile(self) -> None:
-        # For a single replica nothing is faster than torch's kernel, and ours needs no compiler.
+        # For a single replica torch's fused kernel is the fastest, and our own kernel needs no compiler.
         if len(self.own_decays) > 1 and not self.has_kernel:
             super().compile()
             self.compiled = True
@@ -224,20 +226,20 @@ class MomentsOptimizer(Optimizer):
         self.compiled = False
 
     def begin_step(self) -> None:
-        # Both memories start at zero; dividing by what has been filled so far removes that pull.
+        # Bias correction: both running means start at zero.
         filled_mean, filled_square = (1 - torch.pow(beta, self.steps) for beta in (self.spec.beta1, self.spec.beta2))
         self.filled = filled_mean, filled_square.sqrt()
 
     def by_moments(self, weights, gradient, scale, rates, decays, mean, square) -> None:
-        """AdamW's arithmetic, which is Adam's where nothing decays."""
+        """AdamW's update, which without decay is Adam's."""
         adamw = fused_adamw.adamw if fused_adamw.can_step(weights) else fused_adamw.plain_adamw
         betas = self.spec.beta1, self.spec.beta2
         adamw(weights, gradient, mean, square, scale, rates, decays, self.filled, betas, self.spec.epsilon)
 
     @torch.no_grad()
     def fused(self, factor: Float[Tensor, ""], alive: Bool[Tensor, "R"], limit: float | None) -> Float[Tensor, "R"]:
-        """A step by torch's fused kernel, which reads and writes every number once and takes many tensors at a time. A
-        replica is a slice of every parameter: it has its own call, with its own rate, decay and clipping."""
+        """A step with torch's fused kernel, which reads and writes everything once and takes many tensors at a time.
+        Each replica has its own call on slices of the parameters, with its own learning rate, decay and clipping."""
         self.steps += 1
         given = [_gradient(p) for p in self.parameters]
         apart = Tensor.unbind if len(self.own_decays) > 1 else lambda whole: (whole,)
@@ -279,7 +281,7 @@ class AdamWOptimizer(MomentsOptimizer):
 
 
 class AdamOptimizer(MomentsOptimizer):
-    """Decay is part of the gradient here, and so of both memories."""
+    """Here decay is part of the gradient, and so of both running means."""
 
     kernel = staticmethod(torch._fused_adam_)
 

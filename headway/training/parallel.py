@@ -1,14 +1,14 @@
-"""What several processes share when they train one run.
+"""How several processes train one run: data parallel (ddp) or with sharded weights (fsdp).
 
 Every process works on its own rows of the same global batch (`Update` picks them), so the mean of their losses and
-gradients is that of the batch, whatever the number of processes. What differs is where the weights are:
+gradients is that of the batch, for any number of processes. They differ in where the weights are:
 
-    one process   everything here                                            Parallel
+    one process   all weights                                                 Parallel
     ddp           a whole copy in each process; gradients are averaged        Copies
-    fsdp          each process keeps a share of every weight and memory, and
-                  gathers a layer's weights while it computes that layer      Shards
+    fsdp          each process keeps a shard of all weights and optimizer
+                  state, and gathers a layer's weights to compute it          Shards
 
-Checkpoints hold whole tensors in all three cases: a run may go on with another number of processes.
+Checkpoints hold whole tensors in all three cases, so a run can be resumed with another number of processes.
 """
 
 import json
@@ -33,15 +33,15 @@ class ParallelSpec(Variant):
 
     @abstractmethod
     def check(self, replicas: int) -> None:
-        """Whether so many replicas can be trained this way."""
+        """Check that this number of replicas can be trained this way."""
 
     @abstractmethod
     def reason(self, processes: Processes) -> str:
-        """What is done, in words."""
+        """A sentence that says what is done."""
 
     @abstractmethod
     def build(self, model: Trainable, processes: Processes) -> "Parallel":
-        """For one process or several."""
+        """The implementation for one process or several."""
 
 
 class Ddp(ParallelSpec):
@@ -51,7 +51,7 @@ class Ddp(ParallelSpec):
     sharded: ClassVar[bool] = False
 
     def check(self, replicas: int) -> None:
-        """Any model will do."""
+        """Any number is possible."""
 
     def reason(self, processes: Processes) -> str:
         return f"{processes.world} processes (ddp): each computes its rows of every batch, gradients are averaged"
@@ -61,7 +61,7 @@ class Ddp(ParallelSpec):
 
 
 class Fsdp(ParallelSpec):
-    """Each process keeps a share of the weights, gradients and optimizer: for one model too large for one GPU.
+    """Each process keeps a shard of the weights, gradients and optimizer state: for a model too large for one GPU.
     https://arxiv.org/abs/2304.11277"""
 
     kind: Literal["fsdp"] = "fsdp"
@@ -70,7 +70,7 @@ class Fsdp(ParallelSpec):
     def check(self, replicas: int) -> None:
         if replicas > 1:
             raise UserError(
-                f"training.parallel: fsdp is for one model that is too large, not for {replicas} replicas; "
+                f"training.parallel: fsdp trains a single large model, not {replicas} replicas; "
                 "use training.parallel=ddp, or train fewer replicas at a time"
             )
 
@@ -82,52 +82,52 @@ class Fsdp(ParallelSpec):
 
 
 def check_rows(batch: int, accumulate: int, processes: Processes) -> None:
-    """Shares must be equal, or the mean of their means would not be the mean of the batch."""
+    """Check that all processes get equally many rows; otherwise the mean of their means is not the batch mean."""
     parts = processes.world * accumulate
     if processes.world == 1 or batch % parts == 0:
         return
     nearest = max(1, round(batch / parts)) * parts
     each = f", each in {accumulate} parts" if accumulate > 1 else ""
     raise UserError(
-        f"training.batch: {batch} rows cannot be shared by {processes.world} processes{each}; "
-        f"the nearest batch that can is {nearest}"
+        f"training.batch: {batch} rows cannot be divided evenly among {processes.world} processes{each}; "
+        f"the nearest batch size that can is {nearest}"
     )
 
 
 class Parallel:
-    """One process, which has everything: nothing to do. The base of the others."""
+    """A single process, with nothing to do. The base of the others."""
 
     sharded = False
 
     def __init__(self, model: nn.Module, processes: Processes = ALONE):
         self.processes = processes
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
-        """What this process has of the weights; of those that move (`moving`), its optimizer moves it."""
+        """This process's part of the weights; its optimizer updates those that are not frozen (`moving`)."""
         self.shapes = {name: p.shape[1:] for name, p in self.parameters.items()}
-        """Of the whole, without the replica axis: what a checkpoint holds."""
+        """The shapes of the whole weights without the replica axis, as in a checkpoint."""
 
     @property
     def takes_part(self) -> bool:
-        """Whether the writer's work (scores, checkpoints) is ours too: where it needs our share of the weights."""
+        """Whether this process takes part in scores and checkpoints: as the writer, or for its shard of the weights."""
         return self.processes.is_writer or self.sharded
 
     def average(self, losses: Tensor) -> None:
-        """After the last backward pass: losses and gradients become those of the global batch."""
+        """After the last backward pass, average losses and gradients over the processes."""
 
     def whole_norms(self, norms: Tensor) -> Tensor:
-        """From the norms of what is here to those of the whole model."""
+        """From the norms of this process's part to those of the whole model."""
         return norms
 
     def whole(self, name: str, here: Tensor) -> Tensor:
-        """The whole of a weight, or of a memory of it, of which we have this. All processes must ask."""
+        """The whole tensor of a weight, or of optimizer state, from this process's part. All processes must call it."""
         return here
 
     def share(self, name: str, whole: Tensor) -> Tensor:
-        """Our share of it."""
+        """This process's part of a whole tensor."""
         return whole
 
     def asked_for(self, work: Callable[[], Any]) -> Any:
-        """What the writer finds, for everyone: processes that decide on numbers of their own would part company."""
+        """The writer's result, for all processes: if they decided on results of their own, they might diverge."""
         if self.processes.world == 1:
             return work()
         found = work() if self.sharded else None
@@ -135,15 +135,15 @@ class Parallel:
 
 
 class Copies(Parallel):
-    """Not torch's DistributedDataParallel, which hooks into `forward` and into each parameter's gradient in order to
-    talk while it still computes. Here `loss` is what is called, the gradients of parts are summed first, and the losses
-    travel along with the gradients, so that all processes agree on who has diverged: one conversation per step, for
-    any number of replicas, at the price that nothing is computed meanwhile."""
+    """ddp. Not torch's DistributedDataParallel, which hooks into `forward` and each parameter's gradient to overlap
+    communication with computation. Here `loss` is called, the gradients of parts are summed first, and losses are
+    reduced together with gradients, so that all processes agree on which replicas diverged. That is one all-reduce per
+    step for any number of replicas, but without overlap."""
 
     def __init__(self, model: Trainable, processes: Processes):
         super().__init__(model, processes)
         with torch.no_grad():
-            processes.copy_from_writer(list(self.parameters.values()))  # another CPU may have rounded another way
+            processes.copy_from_writer(list(self.parameters.values()))  # another CPU may have rounded differently
 
     def average(self, losses: Tensor) -> None:
         gradients = [p.grad for p in self.parameters.values()]
@@ -151,8 +151,8 @@ class Copies(Parallel):
 
 
 class Shards(Parallel):
-    """torch's FSDP2. It averages gradients itself, and its parameters are tensors that know of all their shards; our
-    optimizer works on the plain tensors inside them, which are this process's."""
+    """fsdp: torch's FSDP2. It averages gradients itself. Its parameters are distributed tensors; our optimizer works on
+    the plain tensors inside them, which are this process's shards."""
 
     sharded = True
 
@@ -167,17 +167,17 @@ class Shards(Parallel):
             processes.copy_from_writer(list(plain.values()))
 
         def longest_axis(p: nn.Parameter) -> Shard:
-            # Never the replica axis, if another can be cut into equal pieces: of that one the first process has all.
+            # Not the replica axis, unless no other axis divides evenly: then the first process has the whole tensor.
             cuttable = [axis for axis in range(1, p.ndim) if p.shape[axis] % processes.world == 0]
             return Shard(max(cuttable, key=lambda axis: p.shape[axis], default=0))
 
         mesh = init_device_mesh(next(model.parameters()).device.type, (processes.world,))
         layers = [layer for stack in model.children() if isinstance(stack, nn.ModuleList) for layer in stack]
-        # Root and layers alike give back what they gathered: the parameters are shards whenever somebody looks.
+        # Root and layers both reshard after the forward pass, so that outside of it parameters are always shards.
         for module in (*layers, model):
             fully_shard(module, mesh=mesh, shard_placement_fn=longest_axis, reshard_after_forward=True)
         register_fsdp_forward_method(model, "loss")
-        # The caches that layers return are views, and FSDP warns of writing into them, which nobody does.
+        # The caches that layers return are views, and FSDP warns about writing into them, which does not happen.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         self.sharded_parameters: dict[str, Any] = dict(model.named_parameters())
         self.parameters = {name: _inside(p, plain[name]) for name, p in self.sharded_parameters.items()}
@@ -185,7 +185,7 @@ class Shards(Parallel):
     def average(self, losses: Tensor) -> None:
         self.processes.average([losses])
         for name, p in self.sharded_parameters.items():
-            if p.grad is None:  # it stays as it is
+            if p.grad is None:  # frozen
                 continue
             here = self.parameters[name]
             here.grad = p.grad.to_local().view_as(here)
@@ -210,7 +210,7 @@ class Shards(Parallel):
 
 
 def _inside(p: Any, plain: nn.Parameter) -> nn.Parameter:
-    """The tensor of this process in a sharded parameter, sharing its memory; one without anything is [1, 0]."""
+    """This process's shard of a parameter, sharing its memory; an empty shard has the shape [1, 0]."""
     local = p.to_local().detach()
     made = nn.Parameter(local if len(local) else local.view(1, 0))
     made.decays = getattr(plain, "decays", plain.ndim >= 3)  # pyright: ignore[reportAttributeAccessIssue]

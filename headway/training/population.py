@@ -1,6 +1,6 @@
-"""R replicas trained as one: the model and optimizer they share, and each one's own slice of them.
+"""A population: R replicas with a shared model and optimizer, and the slice of each replica.
 
-A slice has no replica axis and says nothing of the others, so a run can leave a population, or join one, at any
+A slice has no replica axis and does not depend on the other replicas, so a run can leave or join a population at any
 checkpoint.
 """
 
@@ -37,38 +37,38 @@ class Population(Generic[Model]):
 
     @property
     def takes_part(self) -> bool:
-        """Whether a checkpoint needs us: to write it, or for our share of weights or rows."""
+        """Whether a checkpoint needs this process: to write it, or for its part of the weights or rows."""
         return self.parallel.takes_part or bool(self.carried)
 
     def slice(self, r: int, step: int) -> Checkpoint:
-        """Replica r as it stands, on the CPU. Where processes hold shards, or rows of a state, all must ask for it."""
+        """The checkpoint of replica r, on the CPU. If processes hold shards, or rows of a state, all must call this."""
         whole = self.parallel.whole
-        weights = {name: _own(whole(name, t)[r]) for name, t in self._kept.items()}
-        memory = {key: _own(whole(_name(key), t)[r]) for key, t in self._memory.items()}
-        carried = {name: _own(rows) for name, rows in self.carried.of_replica(r).items()}
+        weights = {name: _cpu_copy(whole(name, t)[r]) for name, t in self._weights.items()}
+        memory = {key: _cpu_copy(whole(_name(key), t)[r]) for key, t in self._training_state.items()}
+        carried = {name: _cpu_copy(rows) for name, rows in self.carried.of_replica(r).items()}
         if self.optimizer.steps.is_cuda:
             torch.cuda.current_stream().synchronize()  # once for all copies
         return Checkpoint(step, {"standing": self.replica_states[r].as_json()}, weights, memory, carried)
 
     def restore(self, r: int, saved: Checkpoint) -> None:
-        """Put replica r back as it was saved."""
-        self._fill(r, self._kept, saved.weights, "weights")
+        """Restore replica r from a checkpoint."""
+        self._fill(r, self._weights, saved.weights, "weights")
         if saved.step or saved.optimizer:
-            self._fill(r, self._memory, saved.optimizer, "optimizer")
-        elif self.averages is not None:  # an imported model, whose optimizer has not moved yet
+            self._fill(r, self._training_state, saved.optimizer, "optimizer")
+        elif self.averages is not None:  # an imported model, without optimizer state
             self._fill(r, dict(self.averages.parameters), saved.weights, "weights")
         self.carried.restore(r, len(self.replica_states), saved.state, self.optimizer.steps.device)
         self.optimizer.steps.fill_(saved.step)
         self.replica_states[r] = ReplicaState.from_json(saved.facts["standing"])
 
     @property
-    def _kept(self) -> dict[str, Tensor]:
-        """What a checkpoint holds as its weights: those that are scored."""
+    def _weights(self) -> dict[str, Tensor]:
+        """The weights of a checkpoint, which are those that are scored: the averages, if there are any."""
         return dict(self.parallel.parameters) | ({} if self.averages is None else self.averages.tensors)
 
     @property
-    def _memory(self) -> dict[str, Tensor]:
-        """What training goes on from beside them; the weights themselves, where averages are kept in their place."""
+    def _training_state(self) -> dict[str, Tensor]:
+        """The rest of the training state: the optimizer's, and the trained weights if averages are saved as weights."""
         trained = {} if self.averages is None else {f"trained/{n}": p for n, p in self.averages.parameters.items()}
         return self.optimizer.state() | trained
 
@@ -92,7 +92,7 @@ def load_weights(model: nn.Module, r: int, weights: dict[str, Tensor]) -> None:
 
 @torch.no_grad()
 def load_side_by_side(model: nn.Module, weights: Sequence[dict[str, Tensor]]) -> None:
-    """The same for all replicas, a copy to the device for each parameter in place of one for each of every replica."""
+    """The same for all replicas at once, with one copy to the device per parameter instead of one per replica."""
     ours = dict(model.named_parameters())
     for own in weights:
         check_fits({name: p.shape[1:] for name, p in ours.items()}, own, "weights")
@@ -101,7 +101,7 @@ def load_side_by_side(model: nn.Module, weights: Sequence[dict[str, Tensor]]) ->
 
 
 def check_fits(expected: dict[str, torch.Size], saved: dict[str, Tensor], what: str) -> None:
-    """Before anything is changed: everything that is needed is there, and of the right shape."""
+    """Check names and shapes of all tensors before anything is changed."""
     wrong = [f"{name} is missing" for name in expected if name not in saved]
     wrong += [f"{name} is not part of this model" for name in saved if name not in expected]
     wrong += [
@@ -115,11 +115,11 @@ def check_fits(expected: dict[str, torch.Size], saved: dict[str, Tensor], what: 
 
 
 def _name(key: str) -> str:
-    """Of the parameter that a tensor of the optimizer belongs to: `mean/layers.0.…` → `layers.0.…`."""
+    """The name of the parameter that a state tensor belongs to: `mean/layers.0.…` → `layers.0.…`."""
     return key.rpartition("/")[2]
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """A copy on the CPU. From a GPU it is on its way, into memory that the GPU can write to by itself."""
+def _cpu_copy(tensor: Tensor) -> Tensor:
+    """A copy on the CPU. From a GPU the copy is asynchronous, into pinned memory."""
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return made.copy_(tensor.detach(), non_blocking=True)

@@ -1,11 +1,11 @@
-"""Several processes that train one run: who we are, and how we agree.
+"""Several processes that train one run: ranks, collective operations, and common decisions.
 
-`torchrun` starts the processes and says in the environment who each one is. Process 0 is the *writer*: run folder,
-metrics, progress and scores are its business alone. The others compute.
+`torchrun` starts the processes and sets their ranks in the environment. Process 0 is the *writer*: only it writes the
+run folder, metrics, progress and scores. The others compute.
 
-The rule that keeps them from waiting for each other for ever: all of them go through the same conversations in the same
-order. So a decision that one takes from what only it knows (a clock, a signal, a full disk) is not acted on until
-`agree` has told it to everyone. One process alone never talks, and none of this costs it anything.
+To avoid deadlocks, all processes must call the same collective operations in the same order. So a decision that depends
+on what only one process knows (a clock, a signal, a full disk) takes effect only after `agree` has told it to all of
+them. A single process never communicates, and none of this costs anything.
 """
 
 import functools
@@ -24,10 +24,10 @@ from torch import Tensor
 from headway.core.errors import EndedElsewhereError, UserError
 
 PATIENCE = timedelta(days=1)
-"""How long a process waits for one that is still there: while the writer scores, the others have nothing to do. One
-that is gone is noticed at once, by its broken connection, and torchrun ends the others."""
+"""How long a process waits for another that is still alive: while the writer scores, the others are idle. If a process
+dies, the others notice at once by the broken connection, and torchrun ends them."""
 ARRIVAL = timedelta(minutes=5)
-"""How long the first to come waits for the last."""
+"""How long processes wait at the start until all have arrived."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Processes:
     rank: int = 0
     world: int = 1
     local_rank: int = 0
-    """Our number on this machine: which of its GPUs is ours."""
+    """The number of this process on its machine, and of its GPU."""
     _error: Exception | None = field(default=None, repr=False)
 
     @property
@@ -44,7 +44,7 @@ class Processes:
 
     @property
     def command(self) -> list[str]:
-        """What a user types to get as many of us again."""
+        """The command that starts the same number of processes."""
         if self.world == 1:
             return ["headway"]
         here = os.environ.get("LOCAL_WORLD_SIZE", str(self.world))
@@ -53,8 +53,8 @@ class Processes:
     # --- decisions -----------------------------------------------------------------------------------------------
 
     def agree(self, *wishes: bool) -> tuple[bool, ...]:
-        """What any of us wishes, all of us do. An error that one of us has kept ends all of us here: the first who has
-        one raises it, the others end without a word."""
+        """The logical or of each wish over all processes. An error that a process has kept ends all processes here: the
+        first one with an error raises it, and the others end without a message."""
         if self.world == 1:
             return wishes
         told = torch.tensor([self.world if self._error is None else self.rank, *(-int(wish) for wish in wishes)])
@@ -65,12 +65,12 @@ class Processes:
             error, self._error = self._error, None
             if error is not None and first == self.rank:
                 raise error
-            raise EndedElsewhereError(f"process {first} ended with an error, and this one with it")
+            raise EndedElsewhereError(f"process {first} failed with an error, so this one ended too")
         return tuple(answer < 0 for answer in answers)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A stretch in which nobody talks to anybody and each may fail: all get to its end, or none."""
+        """A block without communication in which each process may fail: either all complete it, or all end."""
         if self.world == 1:
             yield
             return
@@ -81,8 +81,8 @@ class Processes:
         self.agree()
 
     def write(self, do: Callable[[], None]) -> None:
-        """Let the writer do this. If it fails, nothing more is written, and the error is kept for the next `agree`:
-        to end here would leave the others waiting."""
+        """Let the writer do this. If it fails, nothing more is written, and the error is kept for the next `agree`,
+        because raising it here would leave the other processes waiting."""
         if self.world == 1:
             do()
         elif self.is_writer and self._error is None:
@@ -92,7 +92,8 @@ class Processes:
                 self._error = error
 
     def check_same(self, what: str, content: str) -> None:
-        """Everyone must have found the same: files may differ between machines, and nobody would notice in training."""
+        """Check that all processes have the same content: files may differ between machines, which training would not
+        notice."""
         if self.world == 1:
             return
         mine = int.from_bytes(hashlib.sha256(content.encode()).digest()[:7], "big")
@@ -101,12 +102,12 @@ class Processes:
             dist.all_reduce(ends, dist.ReduceOp.MAX)
         with self.together():
             if ends[0] != -ends[1]:
-                raise UserError(f"the {self.world} processes do not see the same {what}; compare their files")
+                raise UserError(f"the {self.world} processes do not have the same {what}; compare their files")
 
-    # --- numbers -------------------------------------------------------------------------------------------------
+    # --- tensors -------------------------------------------------------------------------------------------------
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes its mean over the processes. They travel as one: it is conversations that cost."""
+        """Replace each tensor by its mean over the processes. They are sent as one tensor, which is cheaper."""
         if self.world == 1:
             return
         flat = torch.cat([t.flatten() for t in tensors])
@@ -123,7 +124,7 @@ class Processes:
         return tensor
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Everybody's tensor, all of one shape, in the order of the ranks."""
+        """The tensors of all processes, which have the same shape, in the order of ranks."""
         if self.world == 1:
             return [tensor]
         found = [torch.empty_like(tensor) for _ in range(self.world)]
@@ -132,13 +133,13 @@ class Processes:
         return found
 
     def copy_from_writer(self, tensors: Sequence[Tensor]) -> None:
-        """Everyone gets the writer's values."""
+        """Broadcast the writer's values into the tensors of all processes."""
         for tensor in tensors if self.world > 1 else ():
             with self._talking() as dist:
                 dist.broadcast(tensor, src=0)
 
     def from_writer(self, make: Callable[[], bytes]) -> bytes:
-        """What the writer makes, for everyone. As bytes: nothing is unpickled here either."""
+        """Broadcast what the writer makes to all processes; as bytes, so that nothing is unpickled."""
         if self.world == 1:
             return make()
         made = b""
@@ -160,7 +161,7 @@ class Processes:
             yield dist
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1][:200]
-            text = f"process {self.rank} lost the others ({reason}); --resume goes on from what was saved"
+            text = f"process {self.rank} lost the others ({reason}); --resume continues from the last checkpoint"
             raise UserError(text) from None
 
 
@@ -172,7 +173,7 @@ _starts = 0
 
 @contextmanager
 def started() -> Iterator[Processes]:
-    """As many processes as torchrun has started (usually one), able to talk inside the block, which may be nested."""
+    """The processes that torchrun has started (usually one), connected inside the block, which may be nested."""
     global _current
     if _current is not ALONE or os.environ.get("WORLD_SIZE", "1") == "1":
         yield _current
@@ -180,7 +181,7 @@ def started() -> Iterator[Processes]:
     import torch.distributed as dist
 
     store, rank, world = _meeting_point()
-    # Tensors on the CPU, such as every decision, go by gloo; those on GPUs by NCCL.
+    # CPU tensors, such as those of decisions, use gloo; GPU tensors use NCCL.
     nccl = torch.cuda.is_available() and dist.is_nccl_available()
     backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
@@ -189,33 +190,33 @@ def started() -> Iterator[Processes]:
         yield _current
     finally:
         _current = ALONE
-        # torch's caches of shardings keep the group and its threads alive, and one that lets go of its last tensor only
-        # when the interpreter is already closing aborts the process: leave them a moment.
+        # torch's sharding caches keep the group's threads alive. A thread that frees its last tensor while the
+        # interpreter shuts down aborts the process, so wait a moment.
         time.sleep(0.1)
         dist.destroy_process_group()
 
 
 def _meeting_point() -> tuple[Any, int, int]:
-    """Where the processes exchange their addresses, after all of them have come; our rank, and how many we are."""
+    """The store in which processes exchange addresses, once all have arrived; the rank; the number of processes."""
     global _starts
     from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
     try:
         whole, rank, world = _rendezvous()
-        store = PrefixStore(f"headway-{_starts}", whole)  # addresses of an earlier time would lead nowhere
+        store = PrefixStore(f"headway-{_starts}", whole)  # not the stale addresses of an earlier start
         store.set(f"here-{rank}", "")
         store.wait([f"here-{other}" for other in range(world)], ARRIVAL)
     except (ValueError, RuntimeError) as error:
         asked = f"WORLD_SIZE asks for {os.environ['WORLD_SIZE']} processes"
         reason = str(error).strip().splitlines()[0][:200]
-        raise UserError(f"{asked}, which did not find each other ({reason}); torchrun starts them") from None
+        raise UserError(f"{asked}, which did not connect ({reason}); start them with torchrun") from None
     _starts += 1
     return store, rank, world
 
 
 @functools.cache
 def _rendezvous() -> tuple[Any, int, int]:
-    """Once: of two, one process could still come to the first when the other is at the second."""
+    """Called once per process: with two calls, one process could be at the first while another is at the second."""
     from torch.distributed.rendezvous import rendezvous
 
     return next(rendezvous("env://", timeout=ARRIVAL))

@@ -1,4 +1,4 @@
-"""How long training lasts, and how the learning rate moves over it."""
+"""The length of training, and the learning-rate schedule."""
 
 import math
 import re
@@ -22,7 +22,7 @@ class Duration(NamedTuple):
         return f"{str(self.amount).removesuffix('.0')} {self.unit if self.amount != 1 else self.unit[:-1]}"
 
     def in_steps(self, steps_per_epoch: int, tokens_per_step: int) -> int:
-        """Rounded up: one epoch has seen everything."""
+        """Rounded up, so that one epoch covers all data."""
         per_unit = {"steps": 1.0, "epochs": float(steps_per_epoch), "tokens": 1 / tokens_per_step}[self.unit]
         return max(1, math.ceil(self.amount * per_unit - 1e-9))
 
@@ -58,11 +58,11 @@ class ScheduleSpec(Variant):
 
     @abstractmethod
     def after_warmup(self, progress: float) -> float:
-        """What is left of the rate when this share of the steps after the warm-up is done."""
+        """The factor on the learning rate after this fraction of the steps that follow the warm-up."""
 
 
 class Constant(ScheduleSpec):
-    """The same rate from the first step to the last, after the warm-up if there is one."""
+    """A constant learning rate, after the warm-up if there is one."""
 
     kind: Literal["constant"] = "constant"
 
@@ -97,7 +97,7 @@ class Cosine(ScheduleSpec):
 
 
 def factor(schedule: ScheduleSpec, step: int, warmup: int, total: int) -> float:
-    """What the learning rate is multiplied by at this step (counted from 0)."""
+    """The factor on the learning rate at this step (counted from 0)."""
     if step < warmup:
         return (step + 1) / (warmup + 1)
     return schedule.after_warmup(min(1.0, (step - warmup) / max(1, total - 1 - warmup)))

@@ -1,4 +1,4 @@
-"""Device, precision and kernels of a training: chosen once, with the reason."""
+"""Device, precision and compilation of a training: chosen once, each with a reason."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ class Setting:
     reasons: tuple[str, ...]
     """One printable line per choice."""
     may_compile: bool = False
-    """Whether the training may go over to compiled programs, where that ends sooner (`training/auto_compile.py`)."""
+    """Whether training may switch to compiled programs if it then finishes sooner (`training/auto_compile.py`)."""
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
@@ -40,9 +40,9 @@ def choose(spec: TrainingSpec, width: int, processes: Processes = ALONE) -> Sett
     recorded = device.type == "cuda" and processes.world == 1
     reasons = [why_device, why_precision, why_compiled]
     if recorded:
-        reasons.append("steps are replayed as one CUDA graph: launching kernels one by one costs more than they do")
+        reasons.append("steps are replayed as one CUDA graph, which saves the launch overhead of single kernels")
     elif device.type == "cuda":
-        reasons.append("steps are not recorded as a CUDA graph: processes talk to each other in the middle of them")
+        reasons.append("steps are not recorded as a CUDA graph, because processes communicate in the middle of them")
     if processes.world > 1:
         reasons.append(spec.parallel.reason(processes))
     return Setting(device, precision, compiled, recorded, tuple(reasons), may_compile)
@@ -53,54 +53,54 @@ def _device(asked: str, processes: Processes = ALONE) -> tuple[torch.device, str
         return _own_gpu(processes)
     if processes.world > 1 and asked.startswith("cuda:"):
         raise UserError(
-            f"training.device: '{asked}' is one GPU, and there are {processes.world} processes; "
-            "with training.device=cuda each takes its own"
+            f"training.device: '{asked}' is one GPU, but there are {processes.world} processes; "
+            "with training.device=cuda each uses its own"
         )
     if asked == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda"), f"cuda: {torch.cuda.get_device_name()} is there"
-        by = ", processes talk by gloo" if processes.world > 1 else ""
+            return torch.device("cuda"), f"cuda: found {torch.cuda.get_device_name()}"
+        by = ", processes communicate by gloo" if processes.world > 1 else ""
         return torch.device("cpu"), f"cpu: no CUDA device found; threads: {torch.get_num_threads()}{by}"
     kind, _, number = asked.partition(":")
     if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", asked):
-        raise UserError(f"training.device: there is no device '{asked}'; there are: auto, cpu, cuda, cuda:1 …")
+        raise UserError(f"training.device: there is no device '{asked}'; use auto, cpu, cuda, cuda:1 …")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise UserError("training.device: no CUDA device can be used here; set training.device=cpu or auto")
+        raise UserError("training.device: no CUDA device is available here; set training.device=cpu or auto")
     if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
-        raise UserError(f"training.device: '{asked}' asked, but the last one is cuda:{torch.cuda.device_count() - 1}")
-    return torch.device(asked), f"{asked}: asked for"
+        raise UserError(f"training.device: there is no '{asked}'; the last one is cuda:{torch.cuda.device_count() - 1}")
+    return torch.device(asked), f"{asked}: as requested"
 
 
 def _own_gpu(processes: Processes) -> tuple[torch.device, str]:
     there = torch.cuda.device_count()
     if processes.local_rank >= there:
         raise UserError(
-            f"training.device: each process needs a GPU of its own, and the last on this machine is cuda:{there - 1}; "
+            f"training.device: each process needs its own GPU, but the last on this machine is cuda:{there - 1}; "
             f"start torchrun with --nproc-per-node {there}, or set training.device=cpu"
         )
     mine = torch.device("cuda", processes.local_rank)
-    return mine, f"{mine}: a {torch.cuda.get_device_name(mine)} for each process; they talk by NCCL"
+    return mine, f"{mine}: one {torch.cuda.get_device_name(mine)} per process; they communicate by NCCL"
 
 
 def _precision(asked: str, device: torch.device, width: int) -> tuple[torch.dtype, str]:
     if device.type == "cpu" and asked == "bf16" and not multiplies_bf16():
-        return torch.bfloat16, "bf16: asked for; this processor has no products of bf16, float32 would be faster"
+        return torch.bfloat16, "bf16: as requested; this processor has no bf16 instructions, float32 would be faster"
     if asked != "auto":
-        return (torch.bfloat16 if asked == "bf16" else torch.float32), f"{asked}: asked for"
+        return (torch.bfloat16 if asked == "bf16" else torch.float32), f"{asked}: as requested"
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major >= 8:
             return torch.bfloat16, f"bf16: CUDA SM {major}{minor} supports it"
         return torch.float32, f"float32: CUDA SM {major}{minor} has no bf16"
     if not multiplies_bf16():
-        return torch.float32, "float32: this processor has no products of bf16"
+        return torch.float32, "float32: this processor has no bf16 instructions"
     if width < 384:
-        return torch.float32, "float32: the reference; training.precision=bf16 gains only where the vocabulary is large"
+        return torch.float32, "float32: the reference; training.precision=bf16 is faster only with a large vocabulary"
     return torch.float32, "float32: the reference; training.precision=bf16 is faster at this width"
 
 
 def multiplies_bf16() -> bool:
-    """Whether this processor has instructions for it; others make such products up, which takes longer than float32."""
+    """Whether this processor has bf16 instructions; others emulate them, which is slower than float32."""
     able = getattr(torch.cpu, "get_capabilities", dict)()
     return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16"))
 
@@ -108,33 +108,33 @@ def multiplies_bf16() -> bool:
 def _compile(asked: str, device: torch.device, sharded: bool, world: int) -> tuple[bool, bool, str]:
     """Whether the first step is compiled, whether a later one may be, and why."""
     if asked != "auto":
-        return asked == "on", False, f"compile {asked}: asked for"
+        return asked == "on", False, f"compile {asked}: as requested"
     if sharded:
-        return False, False, "not compiled: fsdp gathers weights between the layers, where a compiled graph would break"
+        return False, False, "not compiled: fsdp gathers weights between layers, which breaks a compiled graph"
     if device.type == "cuda" and world > 1:
-        return True, False, "compiled: processes would have to agree when to begin with it, so they do at the start"
+        return True, False, "compiled from the first step, because several processes cannot switch to it later"
     if device.type == "cuda":
-        return False, True, "uncompiled at first: it is compiled beside the training, if that ends sooner"
+        return False, True, "uncompiled at first; compiled in the background if training then finishes sooner"
     return False, False, "not compiled: on a CPU it costs 20–60 s and gains little"
 
 
 def keep_compiled() -> None:
-    """What compilers of kernels make is kept among Headway's caches: the next run finds it there."""
+    """Keep compiled kernels among Headway's caches, so that the next run finds them."""
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "programs"), ("TRITON_CACHE_DIR", "kernels")):
-        with suppress(OSError, RuntimeError):  # a folder that cannot be made: torch has one of its own
+        with suppress(OSError, RuntimeError):  # if it cannot be created, torch uses its own folder
             folder = files.cache_folder() / "compiled" / name
             folder.mkdir(parents=True, exist_ok=True)
             os.environ.setdefault(variable, str(folder))
 
 
 def keep_freed_memory() -> None:
-    """Every step takes and frees the same memory. glibc hands what is freed at the end of its heap back to the system,
-    and the next step pays for each page anew: at width 128, 3,600 of them and a fifteenth of the step. So up to 256 MB
-    are kept. (Blocks of more than 32 MB come from the system and go back to it, as ever.)"""
-    with suppress(OSError, AttributeError):  # other C libraries have other ways
+    """Keep up to 256 MB of freed memory in this process. Every step allocates and frees the same memory, but glibc
+    returns freed memory at the end of its heap to the system, and the next step has page faults again: at width 128,
+    3,600 pages and a fifteenth of the step. (Blocks of more than 32 MB are returned to the system as before.)"""
+    with suppress(OSError, AttributeError):  # other C libraries have no mallopt
         allocator = ctypes.CDLL(None)
         allocator.mallopt(_MMAP_THRESHOLD, 32 << 20)
         allocator.mallopt(_TRIM_THRESHOLD, 256 << 20)
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h has them
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from malloc.h

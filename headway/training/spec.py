@@ -14,16 +14,16 @@ from headway.training.tuning import Full, TuningSpec
 
 
 class TrainingSpec(Spec):
-    """How the model is trained. The defaults train."""
+    """How the model is trained. The defaults work."""
 
     added: ClassVar[frozenset[str]] = frozenset({"averaging", "tuning", "best_by"})
 
     duration: Duration = Duration(1000, "steps")
-    """How long: '1000 steps', '10 epochs', '2.5M tokens'."""
+    """The length of training: '1000 steps', '10 epochs', '2.5M tokens'."""
     batch: int = Field(default=16, ge=1)
     """Rows per replica and step."""
     accumulate: int = Field(default=1, ge=1)
-    """Gradient accumulation: compute the batch in this many parts, to save memory; the result is the same."""
+    """Gradient accumulation: compute the batch in this many parts to save memory, with the same result."""
     optimizer: OptimizerSpec = AdamW()
     """adamw, adam, sgd or adagrad."""
     schedule: ScheduleSpec = Cosine()
@@ -38,29 +38,29 @@ class TrainingSpec(Spec):
     evaluate_every: Duration = Duration(250, "steps")
     """How often to evaluate during training. The last step is always evaluated."""
     evaluate_on: list[str] = Field(default=["valid"])
-    """The splits to evaluate during training; `keep_best` and `patience` go by the first. [] = none."""
+    """The splits to evaluate during training; `keep_best` and `patience` use the first. [] = none."""
     evaluate_tokens: int | None = Field(default=20000, ge=1)
-    """Evaluate at most this many tokens of each split during training, to keep curves cheap; null = all. Scores after
-    training are always on whole splits."""
+    """Evaluate at most this many tokens of each split during training, to save time; null = all. Scores after training
+    are always on whole splits."""
     keep_best: bool = False
     """Keep and score the checkpoint that is best on the first split of `evaluate_on`."""
     patience: int | None = Field(default=None, ge=1)
     """Early stopping: stop after this many evaluations without a new best; null = never."""
     best_by: str = "loss"
-    """What `keep_best` and `patience` go by: loss (the lowest), or another metric that is evaluated during training,
-    such as a classifier's accuracy (the highest; of equals, the first)."""
+    """The criterion of `keep_best` and `patience`: loss (the lowest), or another metric that is evaluated during
+    training, such as a classifier's accuracy (the highest; of equals, the first)."""
     checkpoint_every: Duration = Duration(1000, "steps")
-    """How often to save a checkpoint to resume from: how much a killed process can lose."""
+    """How often to save a checkpoint to resume from; a killed process loses at most this much."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 …; auto = CUDA if there is any."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """The precision of matrix products; weights stay float32."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile: on, from the first step; off; auto = compiled in the background beside training on a GPU, and used
-    from the step at which it is ready, where that ends sooner."""
+    """torch.compile: on = from the first step; off; auto = on a GPU, compile in the background during training and use
+    it as soon as it is ready, if training then finishes sooner."""
 
     parallel: ParallelSpec = Ddp()
-    """What processes started by torchrun share: ddp = the rows of the batch; fsdp = the weights too."""
+    """What is divided among processes started by torchrun: ddp = the rows of the batch; fsdp = also the weights."""
 
     def problems(self) -> Iterator[Problem]:
         if self.batch % self.accumulate:
@@ -68,6 +68,6 @@ class TrainingSpec(Spec):
             yield Problem(("batch", "accumulate"), reason)
         if (self.keep_best or self.patience) and not self.evaluate_on:
             key = "keep_best" if self.keep_best else "patience"
-            yield Problem((key, "evaluate_on"), f"{key} needs a split to go by, but evaluate_on is empty")
+            yield Problem((key, "evaluate_on"), f"{key} needs a split to evaluate, but evaluate_on is empty")
         if self.best_by != "loss" and not (self.keep_best or self.patience):
-            yield Problem(("best_by",), "nothing goes by it: set training.keep_best=true or training.patience")
+            yield Problem(("best_by",), "it has no effect: set training.keep_best=true or training.patience")

@@ -1,9 +1,8 @@
-"""Which weights training moves, and how fast: all of them, the head alone, the last layers, each layer at its own rate,
-or low-rank adapters beside frozen weights.
+"""Which weights are trained, and at which learning rates: all of them, only the head, the last layers, each layer at
+its own rate, or low-rank adapters beside frozen weights.
 
-A tuning gives every parameter a *pace*, what the learning rate is multiplied by for it, and 0 means that it stays as it
-is. The pace stands on the parameter (`nn/trainable.py`), and whoever has to know reads it there: optimizers, the
-memories in checkpoints, counts of parameters, audits.
+A tuning gives every parameter a *pace*, a factor on the learning rate; 0 = frozen. The pace is stored on the parameter
+(`nn/trainable.py`), where optimizers, checkpoints, parameter counts and audits read it.
 """
 
 from abc import abstractmethod
@@ -22,29 +21,29 @@ Target = Literal["queries", "keys", "values", "output", "feedforward"]
 
 
 class TuningSpec(Variant):
-    """Which weights are trained, and how fast."""
+    """Which weights are trained, and at which learning rates."""
 
     needs_head: ClassVar[bool] = True
-    """Whether the model must end in a head that is learnt, whatever is below it."""
+    """Whether the model must have a head that is trained from scratch."""
     keeps_features: ClassVar[bool] = False
-    """Whether all below the head stays as it is: what it makes of a text is then computed once."""
+    """Whether all below the head is frozen, so that the features of each text are computed only once."""
 
     def apply(self, model: Model, seeds: Sequence[int]) -> Model:
-        """Give every parameter of the model its pace; for replicas of these seeds."""
+        """Set the pace of every parameter, after adding adapters if there are any; `seeds`: one per replica."""
         self.extend(model, seeds)
         set_paces(model, {name: self.pace(name, model) for name, _ in model.named_parameters()})
         return model
 
     def extend(self, model: Trainable, seeds: Sequence[int]) -> None:
-        """Add to the model what is learnt beside its own weights, if anything is."""
+        """Add adapters to the model, if this tuning has any."""
 
     @abstractmethod
     def pace(self, name: str, model: Trainable) -> float:
-        """Of this parameter of the model."""
+        """The pace of this parameter."""
 
     @abstractmethod
     def passes(self, layers: int) -> float:
-        """What a step computes in so many layers, in passes forward; the pass back costs two where all is learnt."""
+        """The cost of a step in units of a forward pass through all layers; a full backward pass costs two."""
 
 
 class Full(TuningSpec):
@@ -61,7 +60,7 @@ class Full(TuningSpec):
 
 
 class Frozen(TuningSpec):
-    """The head alone. What the layers below make of each text is computed once, as in evaluation: without dropout."""
+    """Only the head. The features of each text are computed once, without dropout, as in evaluation."""
 
     kind: Literal["frozen"] = "frozen"
     keeps_features: ClassVar[bool] = True
@@ -74,7 +73,7 @@ class Frozen(TuningSpec):
 
 
 class LastLayers(TuningSpec):
-    """The head, and the last layers below it."""
+    """The head and the last layers."""
 
     kind: Literal["last"] = "last"
     layers: int = Field(default=1, ge=1)
@@ -82,7 +81,7 @@ class LastLayers(TuningSpec):
 
     def pace(self, name: str, model: Trainable) -> float:
         if self.layers >= model.depth:
-            reason = f"the last {self.layers} layers are asked for, and there are {model.depth - 1}"
+            reason = f"the last {self.layers} layers are to be trained, but there are only {model.depth - 1}"
             raise UserError(f"training.tuning.layers: {reason}; to train all weights, set training.tuning=full")
         return float(model.depth_of(name) >= model.depth - self.layers)
 
@@ -91,8 +90,8 @@ class LastLayers(TuningSpec):
 
 
 class Layerwise(TuningSpec):
-    """All weights, each layer more slowly than the one above it (https://arxiv.org/abs/1801.06146): what is near the
-    tokens is the most general, and is kept best."""
+    """All weights, each layer at a lower learning rate than the one above it, because lower layers are more general and
+    should change less. https://arxiv.org/abs/1801.06146"""
 
     kind: Literal["layerwise"] = "layerwise"
     decay: float = Field(default=0.8, gt=0, le=1)
@@ -107,7 +106,7 @@ class Layerwise(TuningSpec):
 
 
 class Lora(TuningSpec):
-    """The head, and low-rank adapters beside matrices that stay as they are. https://arxiv.org/abs/2106.09685"""
+    """The head, and low-rank adapters beside frozen matrices. https://arxiv.org/abs/2106.09685"""
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=8, ge=1)
@@ -125,10 +124,10 @@ class Lora(TuningSpec):
 
     def extend(self, model: Trainable, seeds: Sequence[int]) -> None:
         if not model.add_adapters(self.targets, self.rank, self.alpha, self.dropout, seeds):
-            raise UserError(f"training.tuning.targets: nothing in this model makes {' or '.join(self.targets)}")
+            raise UserError(f"training.tuning.targets: this model has no matrices for {' or '.join(self.targets)}")
 
     def pace(self, name: str, model: Trainable) -> float:
         return float(model.is_added(name) or model.depth_of(name) == model.depth)
 
     def passes(self, layers: int) -> float:
-        return 2.0  # gradients flow through all layers, and hardly any matrix wants its own
+        return 2.0  # gradients flow through all layers, but those of most matrices are not computed

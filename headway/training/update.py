@@ -1,8 +1,8 @@
 """One training step: batch → losses → gradients → clip → new weights, for all replicas, without waiting for the device.
 
-Every number that changes from step to step (the step itself, the rate) is a tensor, so on CUDA the whole step is
-recorded once as a graph and then replayed: one launch instead of hundreds, which is most of what small models cost.
-Where batches have several shapes, each shape has a graph of its own.
+Everything that changes from step to step (the step itself, the learning rate) is a tensor, so on CUDA the whole step is
+recorded once as a CUDA graph and then replayed. That is one launch instead of hundreds, and for small models launch
+overhead is most of the time. If batches have several shapes, each shape has its own graph.
 """
 
 import logging
@@ -26,7 +26,7 @@ from headway.training.setting import Setting, keep_freed_memory
 from headway.training.spec import TrainingSpec
 
 _LOG = logging.getLogger("headway")
-STEPS_BEFORE_RECORDING = 3  # kernels are chosen, compiled and warmed up in the first ones; they train like the others
+STEPS_BEFORE_RECORDING = 3  # warm-up, in which kernels are chosen and compiled; these steps train like the others
 
 Losses = Float[Tensor, "R"]
 
@@ -34,12 +34,12 @@ Losses = Float[Tensor, "R"]
 class TrainingBatch(Protocol):
     @property
     def first_row(self) -> int:
-        """Where in the whole batch these rows are."""
+        """The index of the first of these rows in the whole batch."""
         ...
 
     @property
     def begins(self) -> Bool[Tensor, "..."]:
-        """Whether the rows begin anew: a state carried from the step before means nothing to them."""
+        """Whether the rows start again, so that no state is carried over from the previous step."""
         ...
 
     def part(self, k: int, n: int) -> Any:
@@ -51,20 +51,20 @@ class Sampler(Protocol):
     steps_per_epoch: int
 
     def at(self, step: Any) -> TrainingBatch:
-        """The batch of this step, which may be given as a tensor."""
+        """The batch of this step, which can be a tensor."""
         ...
 
 
 @runtime_checkable
 class SamplerOfShapes(Sampler, Protocol):
-    """One whose batches have several shapes."""
+    """A sampler whose batches have several shapes."""
 
     def shape_of(self, step: int) -> int:
-        """Which of them this step has."""
+        """The shape of this step's batch."""
         ...
 
     def of_shape(self, shape: int) -> Sampler:
-        """For steps of this shape alone."""
+        """The sampler for steps with this shape."""
         ...
 
 
@@ -88,17 +88,17 @@ class Update:
         averages: Averages | None = None,
     ):
         self.model, self.optimizer, self.sampler, self.spec, self.setting = model, optimizer, sampler, spec, setting
-        self.alive = alive  # changed in place: by a step, when a number is no longer finite; by the loop, at an end
+        self.alive = alive  # changed in place: by a step if a loss or gradient is not finite, and by the loop
         self.parallel = parallel or Parallel(model)
         self.carried = CarriedState(self.parallel.processes) if carried is None else carried
         self.averages = averages
         self.loss = model.loss
         self.copies = copies_for_products(model)
-        self.tried: set[int] | None = None  # shapes that were compiled and could be; None = nothing is
+        self.compiled_shapes: set[int] | None = None  # shapes compiled so far; None = not compiled
         if alive.device.type == "cpu":
             keep_freed_memory()
         self.rate = torch.zeros((), device=alive.device)
-        self.steps_taken: Counter[int] = Counter()  # of each shape
+        self.steps_taken: Counter[int] = Counter()  # per shape
         self.recordings: dict[int, Recording] = {}
         self.stream = torch.cuda.Stream() if alive.is_cuda else None
         self.pool = torch.cuda.graph_pool_handle() if alive.is_cuda else None  # graphs never run at the same time
@@ -106,24 +106,25 @@ class Update:
             self.compile(whole=True)
 
     def compile(self, backend: str = "inductor", whole: bool = False) -> None:
-        """From the next step on by compiled programs. Nothing else changes: weights, memories, noise and what is read
-        are where they were, so that on the same kernels the steps are the same to the bit. (A compiler's kernels round
-        in other places than others do.) What was recorded is forgotten, and recorded anew."""
+        """Use compiled programs from the next step on. Nothing else changes: weights, optimizer state, noise and data
+        stay the same, so steps differ only by the rounding of the compiler's kernels. CUDA graphs are discarded and
+        recorded again."""
         self.recordings.clear()
         self.steps_taken.clear()
         if self.stream is not None:
             self._try_kernels()
             self.pool = torch.cuda.graph_pool_handle()
-        # By itself the compiler would make one program for any shape, which is slower than one for each of a few.
+        # By default the compiler makes one program for all shapes, which is slower than one for each of a few shapes.
         dynamic = False if isinstance(self.sampler, SamplerOfShapes) else None
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
         with launching.in_use():
             self.optimizer.compile()
-        self.tried = set()
+        self.compiled_shapes = set()
 
     def _try_kernels(self) -> None:
-        """Which kernels are right is found out where nothing is compiled (`nn/kernels/trusted.py`)."""
-        if isinstance(self.sampler, SamplerOfShapes):  # of short texts, for which none is in question
+        """Run the loss once uncompiled, because kernels are checked only outside torch.compile
+        (`nn/kernels/trusted.py`)."""
+        if isinstance(self.sampler, SamplerOfShapes):  # short texts, for which there are no kernels to check
             return
         self.model.train()
         part = self.sampler.at(torch.zeros_like(self.model.clock.step)).part(0, self.spec.accumulate)
@@ -132,8 +133,8 @@ class Update:
             self.model.loss(part, before)
 
     def __call__(self, step: int, rate: float) -> tuple[Losses, Losses]:
-        """Take this step at this fraction of the learning rates; gives each replica's loss and gradient norm."""
-        if not self.model.training:  # to tell every part of it takes a quarter of a millisecond
+        """Take this step at this fraction of the learning rates; return each replica's loss and gradient norm."""
+        if not self.model.training:  # train() visits all modules, which takes a quarter of a millisecond
             self.model.train()
         self.model.clock.step.fill_(step)
         self.rate.fill_(rate)
@@ -156,23 +157,23 @@ class Update:
             return self.on_side_stream(sampler, shape)
         recorded = self.recordings[shape]
         recorded.graph.replay()
-        return recorded.losses.clone(), recorded.norms.clone()  # the next replay writes to the same place
+        return recorded.losses.clone(), recorded.norms.clone()  # the next replay overwrites them
 
     def compute(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
-        """A step; the first one of a shape that is compiled is taken without, if it cannot be compiled."""
-        if self.tried is None or shape in self.tried:
+        """Take a step. If compiling fails at the first step of a shape, train on without compiling."""
+        if self.compiled_shapes is None or shape in self.compiled_shapes:
             return self.take(sampler)
-        self.tried.add(shape)
+        self.compiled_shapes.add(shape)
         steps = self.optimizer.steps.clone()
         try:
             return self.take(sampler)
-        except Exception as error:  # a compiler has many: a cache that was cut short, a program that cannot be made
+        except Exception as error:  # a compiler can raise anything: a truncated cache file, unsupported code …
             if is_out_of_memory(error):
                 raise
             told = " ".join(f"{type(error).__name__}: {error}".split())
-            _LOG.warning(f"what was compiled cannot be used ({told[:300]}); going on without")
-        # Whatever is compiled is so when it is first called: nothing has moved yet.
-        self.tried, self.loss = None, self.model.loss
+            _LOG.warning(f"compiling failed ({told[:300]}); training continues uncompiled")
+        # Compilation happens at the first call, so no weights have changed yet.
+        self.compiled_shapes, self.loss = None, self.model.loss
         self.optimizer.uncompile()
         self.optimizer.steps.copy_(steps)
         for p in self.optimizer.parameters:
@@ -180,7 +181,7 @@ class Update:
         return self.take(sampler)
 
     def take(self, sampler: Sampler) -> tuple[Losses, Losses]:
-        batch = sampler.at(self.model.clock.step)  # the whole of it, in every process: it is only numbers of words
+        batch = sampler.at(self.model.clock.step)  # the whole batch, in every process: it is only token ids
         losses = torch.zeros_like(self.alive, dtype=torch.float32)
         rank, world = self.parallel.processes.rank, self.parallel.processes.world
         parts = self.spec.accumulate
@@ -192,13 +193,13 @@ class Update:
                 before = self.carried.before(k, parts, part.begins) if self.carried else None
                 with self.setting.autocast():
                     part_losses, state = self.loss(part, before)
-                # Where parts have more or less of what counts, the mean of the batch is not the mean of their means.
+                # If parts have different numbers of counted items, the batch mean is not the mean of their means.
                 own = None if whole is None else self.model.counted(part)
                 if own is None or whole is None:
                     part_losses = part_losses / parts
                 else:
                     part_losses = part_losses * (world * own / whole)
-                part_losses.sum().backward()  # the sum keeps replicas apart: each gradient sees its own loss only
+                part_losses.sum().backward()  # each replica's weights get gradients from its own loss only
                 if state is not None:
                     self.carried.after(k, parts, state)
                 losses += part_losses.detach()
@@ -212,7 +213,7 @@ class Update:
         return losses, norms
 
     def on_side_stream(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
-        """As the recording will run: autograd remembers the stream it first ran on."""
+        """Compute on the stream that the CUDA graph will use, because autograd remembers the stream it first ran on."""
         assert self.stream is not None
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):

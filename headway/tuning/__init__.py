@@ -1,1 +1,1 @@
-"""Search on dev, scored once on test."""
+"""Hyperparameter search on the validation split; the best model is scored on test once."""

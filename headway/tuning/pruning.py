@@ -1,4 +1,4 @@
-"""Trials without a prospect are stopped, judged by their evaluations so far."""
+"""Stops unpromising trials early, based on their evaluations so far."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +20,11 @@ PRUNERS = {
 }
 
 
-class Watching:
-    """Reports every evaluation to Optuna, and ends the trials that it gives up.
+class PruningListener:
+    """Reports every evaluation to Optuna, and ends the trials that it prunes.
 
-    What Optuna calls a step is for us an evaluation, the first, the second …: halving after the first, third and ninth
-    means something, whatever the number of steps between them.
+    One of Optuna's steps is one evaluation here: the first, the second …. So halving after the first, third and ninth
+    has a meaning, whatever the number of training steps between them.
     """
 
     def __init__(self, trials: Mapping[str, Trial], on: str):
@@ -47,12 +47,12 @@ class Watching:
         trial = self.trials[name]
         self.evaluations[name] += 1
         told = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-        if self.evaluations[name] not in told:  # a resumed trial may come by again
+        if self.evaluations[name] not in told:  # a resumed trial may repeat an evaluation
             trial.report(self._value(event.scores), self.evaluations[name])
-        return "others were better by then" if event.step < self.total and trial.should_prune() else None
+        return "other trials were better by then" if event.step < self.total and trial.should_prune() else None
 
     def _value(self, scores: Mapping[str, float]) -> float:
-        """The score that decides, where evaluations have it; else the loss, turned so that it runs the same way."""
+        """The score that decides, if it was evaluated; otherwise the loss, with the sign that gives the same order."""
         if self.on in scores:
             return scores[self.on]
         loss = scores[f"{parsed(self.on).split}.{LOSS.name}"]

@@ -1,4 +1,4 @@
-"""What a search has shown: a table of its trials, how much each key mattered, and a picture of both."""
+"""Reports of a search: a table of its trials, the importance of each key, and a figure of both."""
 
 import csv
 import io
@@ -14,14 +14,14 @@ from headway.draw.colours import BLUE, RED
 from headway.scoring.metrics import metric_of
 from headway.tuning.space import Between, Space
 
-FEWEST = 4  # trials, before anything is said of importance
+MIN_TRIALS = 4  # trials needed to estimate importance
 
 
 def importance(study: optuna.Study) -> dict[str, float]:
     """The share of the score's variance over the space that each key explains alone (fANOVA: a forest fitted to the
-    finished trials). Empty where there are too few of them, or where nothing varied."""
+    finished trials). Empty if there are too few trials, or if nothing varied."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if len(done) < FEWEST or len({trial.value for trial in done}) < 2:
+    if len(done) < MIN_TRIALS or len({trial.value for trial in done}) < 2:
         return {}
     seed = random.key("importance", len(done)) % 2**32
     evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=64, seed=seed)
@@ -33,20 +33,20 @@ def importance(study: optuna.Study) -> dict[str, float]:
 
 
 def write_table(study: optuna.Study, space: Space, on: str, path: Path) -> None:
-    """A line per trial, as CSV."""
+    """Write one line per trial, as CSV."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["trial", *space, on, "evaluations", "ended"])
     for trial in study.get_trials(deepcopy=False):
         values = [trial.params.get(name, "") for name in space]
         ended = trial.user_attrs.get("ended", trial.state.name.lower())
-        score = trial.value if trial.state == TrialState.COMPLETE else ""  # Optuna puts the last evaluation there
+        score = trial.value if trial.state == TrialState.COMPLETE else ""  # otherwise it is the last evaluation
         table.writerow([trial.number, *values, score, len(trial.intermediate_values), ended])
     write_whole(path, text.getvalue())
 
 
 def draw(study: optuna.Study, space: Space, on: str, weights: Mapping[str, float], path: Path) -> None:
-    """Left: how much each key mattered. Then, for every key, what each of its values gave; the best is marked."""
+    """Left: the importance of each key. Then, for every key, the score by value, with the best trial marked."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -58,7 +58,7 @@ def draw(study: optuna.Study, space: Space, on: str, weights: Mapping[str, float
     names = sorted(space, key=lambda name: weights.get(name, 0.0))
     bars.barh(names, [weights.get(name, 0.0) for name in names], color="#4c566a", height=0.6)
     bars.set(xlim=(0, 1), xlabel="share of the variance")
-    bars.set_title("What mattered" if weights else "Too few trials to tell", loc="left", fontsize=10)
+    bars.set_title("Importance" if weights else "Too few trials to tell", loc="left", fontsize=10)
     best = (min if metric_of(on).lower_is_better else max)((t for t in done), key=lambda t: t.value or 0.0)
     for place, (name, dimension) in zip(slices, space.items(), strict=True):
         place.scatter([t.params[name] for t in done], [t.value for t in done], s=16, color=BLUE, alpha=0.7, lw=0)

@@ -1,4 +1,4 @@
-"""A search: a recipe, where to look, and the score that decides."""
+"""The definition of a search: a base recipe, a search space, and the score that decides."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ HOW_IT_IS_SCORED = ("scoring.", "training.evaluate_")
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched for, and where."""
+    """What is searched, and by which score."""
 
     base: Recipe
     space: Space
     on: str
-    """The score that decides: of a dev split."""
+    """The score that decides, on a dev split."""
     pruning: Pruning = "median"
     grid: bool = False
-    """Every combination, instead of what Optuna thinks promising."""
+    """Every combination, instead of Optuna's suggestions."""
 
     def check(self) -> None:
         check_space(self.space, self.base)
@@ -35,29 +35,29 @@ class Search:
         known = tasks.of(self.base).metrics
         if metric not in known:
             hint = did_you_mean(metric.name, [each.name for each in known])
-            raise UserError(f"'{self.on}' is no score of a {self.base.model.kind}{hint}")
+            raise UserError(f"'{self.on}' is not a score of a {self.base.model.kind}{hint}")
         if split in ("test", "train"):
-            raise UserError(f"a search chooses on dev, not on {split}: ask for valid.{metric.name}")
+            raise UserError(f"a search must not choose by {split}: use valid.{metric.name}")
         watched = self.base.training.evaluate_on
         if "test" in watched:
-            raise UserError("the search would look at test all the time: set training.evaluate_on=[valid]")
+            raise UserError("the search would look at test during training: set training.evaluate_on=[valid]")
         if self.pruning != "none" and split not in watched:
-            raise UserError(f"pruning goes by evaluations on {split}: set training.evaluate_on=[{split}]")
+            raise UserError(f"pruning needs evaluations on {split}: set training.evaluate_on=[{split}]")
 
     def _check_comparable(self, key: str) -> None:
-        """What is searched must leave the score of one trial the same thing as that of another."""
+        """Check that the scores of all trials are comparable when this key varies."""
         if key == "seed":
             raise UserError(
-                "a search over seeds finds the luckiest, and luck does not last: seeds are for headway study"
+                "a search over seeds finds the luckiest one, which says nothing; compare seeds with headway study"
             )
         if key.startswith(HOW_IT_IS_SCORED):
-            raise UserError(f"{key} says how a model is scored, and makes none better: a search cannot choose by it")
+            raise UserError(f"{key} changes how a model is scored, not the model: a search cannot choose by it")
         if is_data(key) and (metric_of(self.on).is_per_token or not f"{key}.".startswith("data.tokenizer.")):
             also = "; valid.bits_per_byte compares tokenizers" if key.startswith("data.tokenizer") else ""
-            raise UserError(f"{key} says what is read, and {self.on} of one text or token is not that of another{also}")
+            raise UserError(f"{key} changes the text or tokens, so values of {self.on} are not comparable{also}")
 
     def recipe(self, suggested: Mapping[str, Any]) -> Recipe:
-        """Of a trial; scored on the split that decides, and on no other."""
+        """The recipe of a trial, scored only on the split that decides."""
         split = parsed(self.on).split
         return self.base.with_changes([*changes(self.space, suggested), f"scoring.splits=[{split}]"])
 

@@ -1,4 +1,4 @@
-"""The search space: any key of a recipe, in a range or among choices.
+"""The search space: recipe keys, each with a range or a list of choices.
 
     learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}
     layers: {key: model.layers, low: 1, high: 4}
@@ -28,11 +28,11 @@ from headway.core.yaml import read_tree, read_value
 from headway.recipe.recipe import Recipe
 
 EXAMPLE = "learning_rate: {key: training.optimizer.learning_rate, low: 1e-4, high: 1e-1, log: true}"
-"""A line of such a file."""
-ENOUGH = 64  # combinations, to look for one that is valid
-MOST_POINTS = 1000
-MOST_TRIALS = 100_000  # of a grid
-WHOLE_GRID = 10  # as many whole numbers as this are all tried by a grid
+"""An example line of such a file."""
+MAX_COMBINATIONS = 64  # combinations tried when looking for a valid one
+MAX_POINTS = 1000
+MAX_TRIALS = 100_000  # in a grid
+MAX_INTEGERS = 10  # a grid tries all integers of a range if there are at most this many
 
 
 def _number(given: Any) -> Any:
@@ -45,22 +45,22 @@ Number = Annotated[int | float, BeforeValidator(_number)]
 
 
 class Between(Spec):
-    """A range; whole numbers if both ends are."""
+    """A range; of integers if both ends are integers."""
 
     key: str
     """The recipe's key."""
     low: Number
     high: Number
     log: bool = False
-    """Whether ratios count, and not differences: for learning rates, widths."""
-    points: int = Field(default=5, ge=2, le=MOST_POINTS)
-    """How many values a grid takes from it."""
+    """Logarithmic scale, for learning rates or widths."""
+    points: int = Field(default=5, ge=2, le=MAX_POINTS)
+    """The number of values that a grid takes from it."""
 
     def problems(self) -> Iterator[Problem]:
         if self.low >= self.high:
             yield Problem(("low", "high"), f"a range from {self.low} to {self.high} is empty")
         elif self.log and self.low <= 0:
-            yield Problem(("low", "log"), f"a range of ratios cannot begin at {self.low}: low must be above 0")
+            yield Problem(("low", "log"), f"a logarithmic range cannot start at {self.low}: low must be above 0")
 
     @property
     def is_whole(self) -> bool:
@@ -80,13 +80,13 @@ class Between(Spec):
 
     @property
     def grid(self) -> list[Any]:
-        if self.is_whole and self.high - self.low < WHOLE_GRID and not self.log:
+        if self.is_whole and self.high - self.low < MAX_INTEGERS and not self.log:
             return list(range(int(self.low), int(self.high) + 1))
         spaced = np.geomspace if self.log else np.linspace
         values = spaced(self.low, self.high, self.points).tolist()
         if self.is_whole:
             return sorted({round(value) for value in values})
-        return [self.low, *values[1:-1], self.high]  # the ends as they were written, without rounding
+        return [self.low, *values[1:-1], self.high]  # the exact ends, without rounding errors
 
     def value(self, suggested: Any) -> Any:
         return suggested
@@ -101,7 +101,7 @@ class Among(Spec):
 
     @property
     def labels(self) -> list[str]:
-        """How choices are stored: Optuna keeps no lists and mappings."""
+        """The choices as strings: Optuna cannot store lists and mappings."""
         return [choice if isinstance(choice, str) else json.dumps(choice) for choice in self.choices]
 
     @property
@@ -127,11 +127,11 @@ Space = Mapping[str, Dimension]
 
 
 def read_space(path: Path) -> Space:
-    """From a YAML file."""
+    """Read a search space from a YAML file."""
     try:
         tree, lines = read_tree(read_text(path, through_links=True), path.name)
     except FileNotFoundError:
-        raise UserError(f"there is no file {path}; it would have lines such as\n  {EXAMPLE}") from None
+        raise UserError(f"there is no file {path}; it should have lines such as\n  {EXAMPLE}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
     return {
@@ -142,7 +142,7 @@ def read_space(path: Path) -> Space:
 
 
 def over(texts: Sequence[str]) -> Space:
-    """From the command line: KEY=LOW..HIGH, KEY=LOW..HIGH:log, KEY=A,B,C."""
+    """Parse ranges from the command line: KEY=LOW..HIGH, KEY=LOW..HIGH:log, KEY=A,B,C."""
     found: dict[str, Dimension] = {}
     for text in texts:
         key, equals, values = text.partition("=")
@@ -173,30 +173,32 @@ def _dimension(name: str, given: Any, place: str) -> Dimension:
 
 
 def check_space(space: Space, base: Recipe) -> None:
-    """Every key is one of the recipe's, none is varied twice, and the ends of every range can be valid in it."""
+    """Check that every key exists and is given once, and that the ends of every range can be valid."""
     if not space:
         ways = "give --over KEY=LOW..HIGH, or --space FILE with lines such as"
-        raise UserError(f"there is nothing to search over: {ways}\n  {EXAMPLE}")
+        raise UserError(f"there is nothing to search: {ways}\n  {EXAMPLE}")
     keys, seen = set(known_keys(Recipe)), dict[str, str]()
     for name, dimension in space.items():
         if dimension.key not in keys:
             ours = called_elsewhere(Recipe, dimension.key)
             hint = did_you_mean(dimension.key, keys) if ours is None else f"; did you mean '{ours}'?"
-            raise UserError(f"{name}: there is no key '{dimension.key}' in recipes{hint}")
+            raise UserError(f"{name}: recipes have no key '{dimension.key}'{hint}")
         if dimension.key in seen:
-            raise UserError(f"{dimension.key} is searched twice, as {seen[dimension.key]} and as {name}")
+            raise UserError(f"{dimension.key} is given twice, as {seen[dimension.key]} and as {name}")
         seen[dimension.key] = name
         for value in dimension.ends:
             _check_value(name, value, space, base)
 
 
 def _check_value(name: str, value: Any, space: Space, base: Recipe) -> None:
-    """It must be valid in the recipe as it stands, or together with some values of the other keys."""
+    """Check that a value is valid in the base recipe, or together with some values of the other keys."""
     try:
         base.with_changes([change(space[name].key, value)])
     except UserError:
         others = {other: dimension for other, dimension in space.items() if other != name}
-        for ends in itertools.islice(itertools.product(*(d.ends for d in others.values())), ENOUGH if others else 0):
+        for ends in itertools.islice(
+            itertools.product(*(d.ends for d in others.values())), MAX_COMBINATIONS if others else 0
+        ):
             together = [change(d.key, end) for d, end in zip(others.values(), ends, strict=True)]
             with contextlib.suppress(UserError):
                 base.with_changes([*together, change(space[name].key, value)])
@@ -205,7 +207,7 @@ def _check_value(name: str, value: Any, space: Space, base: Recipe) -> None:
 
 
 def changes(space: Space, suggested: Mapping[str, Any]) -> list[str]:
-    """What a trial changes in the recipe."""
+    """The changes of a trial to the base recipe."""
     return [change(space[name].key, space[name].value(value)) for name, value in suggested.items()]
 
 
@@ -214,7 +216,7 @@ def change(key: str, value: Any) -> str:
 
 
 def grid(space: Space) -> list[dict[str, Any]]:
-    """Every combination."""
-    if (count := math.prod(len(d.grid) for d in space.values())) > MOST_TRIALS:
-        raise UserError(f"a grid of {count:,} combinations is more than a search should hold ({MOST_TRIALS:,})")
+    """All combinations of a grid."""
+    if (count := math.prod(len(d.grid) for d in space.values())) > MAX_TRIALS:
+        raise UserError(f"a grid of {count:,} combinations is too large; the limit is {MAX_TRIALS:,}")
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*(d.grid for d in space.values()))]

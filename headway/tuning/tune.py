@@ -1,18 +1,18 @@
-"""Search: which values of some keys make the best model? Optuna asks, populations answer.
+"""Hyperparameter search: Optuna suggests trials, and populations train them.
 
     searches/NAME/
-      search.json      base recipe, space, score: what was asked for
+      search.json      the base recipe, the space and the score
       trials.db        Optuna's storage; also read by its dashboard
       runs/trial-000/  an ordinary run folder per trial
-      trials.csv       a line per trial
-      importance.png   which key mattered, and what each value gave
-      best.yaml        the recipe that was best
-      test.json        the best model's scores on test, and how often that was looked at
-      result.json      all of this in short
+      trials.csv       one line per trial
+      importance.png   the importance of each key, and the score by value
+      best.yaml        the best recipe
+      test.json        the best model's scores on test, and how often test was looked at
+      result.json      a summary of all this
 
-Trials are asked for in batches. Those that differ only in what replicas may differ in train as one population. A search
-that was killed goes on: finished trials are kept, begun ones continued. Everything is chosen on dev, among models that
-do not see the future; the best is scored on test once, at the end.
+Trials are requested in batches. Those that differ only in what replicas may differ in train as one population. A search
+that was killed resumes: finished trials are kept, started ones continued. All choices are made on dev, among models
+that do not see the future; the best is scored on test once, at the end.
 """
 
 import math
@@ -47,7 +47,7 @@ from headway.scoring.metrics import metric_of
 from headway.study.execution.populations import shape
 from headway.study.results.evidence import Circumstances
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
-from headway.tuning.pruning import PRUNERS, Watching
+from headway.tuning.pruning import PRUNERS, PruningListener
 from headway.tuning.report import draw, importance, write_table
 from headway.tuning.search import Search
 from headway.tuning.space import changes, grid
@@ -55,7 +55,7 @@ from headway.tuning.space import changes, grid
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search has found."""
+    """The result of a search."""
 
     best: Run
     suggested: dict[str, Any]
@@ -63,9 +63,9 @@ class Tuned:
     trials: dict[str, int]
     """How many were finished, pruned …"""
     importance: dict[str, float]
-    """By name; empty where there are too few trials to tell."""
+    """By name; empty if there are too few trials to tell."""
     test: dict[str, float]
-    """The best model's scores on test; empty where there is no such split."""
+    """The best model's scores on test; empty if there is no such split."""
     test_scored: int
     notes: list[str]
     folder: Path
@@ -75,15 +75,15 @@ class Tuned:
         return {**found, "best": str(self.best.folder), "folder": str(self.folder)}
 
 
-class Interrupted(Exception):  # noqa: N818 (no error: Ctrl-C)
-    """Everything is saved; the same command goes on."""
+class Interrupted(Exception):  # noqa: N818 (Ctrl-C is not an error)
+    """Stopped by Ctrl-C. Everything is saved; the same command resumes."""
 
 
 def tune(search: Search, folder: Path, trials: int, together: int = 1, listeners: Sequence[Listener] = ()) -> Tuned:
-    """Go on until so many trials have ended (for a grid: all), then score the best on test. Raises `Interrupted`."""
+    """Run trials until this many have ended (a grid: all), then score the best on test. Raises `Interrupted`."""
     search.check()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), _said_in_words(folder):
+    with locked(folder), _readable_errors(folder):
         study = _opened(search, folder)
         if search.grid:
             for suggested in grid(search.space):
@@ -98,14 +98,14 @@ def tune(search: Search, folder: Path, trials: int, together: int = 1, listeners
 
 
 @contextmanager
-def _said_in_words(folder: Path) -> Iterator[None]:
-    """What can happen to Optuna's storage: something has damaged it, or the disk is full."""
+def _readable_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of Optuna's storage (damage, a full disk) into sentences."""
     try:
         yield
     except (SQLAlchemyError, StorageInternalError) as error:
         reason = str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()[0]
         raise UserError(
-            f"{folder / 'trials.db'} cannot be used: {reason}; use another --name, if it stays so"
+            f"{folder / 'trials.db'} cannot be used: {reason}; if this persists, use another --name"
         ) from None
 
 
@@ -116,7 +116,7 @@ def _opened(search: Search, folder: Path) -> optuna.Study:
         with rewriting(folder, new=not (folder / "trials.db").exists()) as new:
             new[path.name] = as_json(asked)
     elif changed := what_changed(flat(read_json(path)), flat(asked)):
-        raise UserError(f"{folder} is another search: {changed}; use another --name")
+        raise UserError(f"{folder} belongs to a different search: {changed}; use another --name")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(
         study_name="search",
@@ -132,14 +132,14 @@ def _ended(study: optuna.Study) -> int:
 
 
 def _asked(study: optuna.Study, search: Search, count: int) -> list[Trial]:
-    """A batch of new trials. What is drawn follows from the trials before it, not from how often we were started."""
+    """A batch of new trials. Suggestions depend on the trials before, not on how often the search was restarted."""
     seed = random.key(search.base.seed, "search", len(study.get_trials(deepcopy=False))) % 2**32
     study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8, constant_liar=True)
     return [study.ask({name: d.distribution for name, d in search.space.items()}) for _ in range(count)]
 
 
 class _Candidate(NamedTuple):
-    """A trial as a run."""
+    """A trial and its run."""
 
     trial: Trial
     recipe: Recipe
@@ -154,7 +154,7 @@ class _Candidate(NamedTuple):
 
 
 def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, listeners: Sequence[Listener]) -> None:
-    """Every trial of a batch, those of one shape as one population; what was begun before goes on."""
+    """Train every trial of a batch, those of one shape as one population; started ones continue."""
     candidates = []
     for trial in batch:
         if _possible(search, trial, study):
@@ -164,9 +164,9 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
         found: dict[str, list[_Candidate]] = {}
         for k in alike:
             found.setdefault(candidates[k].progress, []).append(candidates[k])
-        for one in found.get("over", ()):  # we were killed before we could tell
+        for one in found.get("over", ()):  # killed before the result was reported
             check_reopened([one.run])
-            _tell(study, one.trial, open_run(one.run.name, runs), search.on)
+            _report(study, one.trial, open_run(one.run.name, runs), search.on)
         for progress in ("begun", "new"):
             if progress in found:
                 _train_as_one(found[progress], progress == "begun", study, search.on, runs, listeners)
@@ -175,19 +175,19 @@ def _train(search: Search, batch: list[Trial], study: optuna.Study, runs: Path, 
 def _train_as_one(
     some: list[_Candidate], resume: bool, study: optuna.Study, on: str, runs: Path, listeners: Sequence[Listener]
 ) -> None:
-    """And tell Optuna how each ended."""
+    """Train trials as one population, and report to Optuna how each ended."""
     trials = {one.run.name: one.trial for one in some}
     recipes = [one.recipe for one in some]
-    made = train_in_turns(recipes, list(trials), runs, resume, [*listeners, Watching(trials, on)])
+    made = train_in_turns(recipes, list(trials), runs, resume, [*listeners, PruningListener(trials, on)])
     for run in made:
         if not run.status.is_interrupted:
-            _tell(study, trials[run.name], run, on)
+            _report(study, trials[run.name], run, on)
     if any(run.status.is_interrupted for run in made):
         raise Interrupted
 
 
 def populations(recipes: Sequence[Recipe]) -> list[list[int]]:
-    """Which of these can be trained as one, by their places: those that agree in all but what replicas may vary."""
+    """Group the recipes that can be trained as one population, by index."""
     groups: dict[str, list[int]] = {}
     for k, recipe in enumerate(recipes):
         groups.setdefault(shape(recipe), []).append(k)
@@ -195,7 +195,7 @@ def populations(recipes: Sequence[Recipe]) -> list[list[int]]:
 
 
 def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
-    """Values that are valid alone may not go together; such a trial is over before it begins."""
+    """Whether a trial's values can be combined; if not, the trial ends at once."""
     try:
         search.recipe(trial.params)
     except UserError as error:
@@ -205,12 +205,12 @@ def _possible(search: Search, trial: Trial, study: optuna.Study) -> bool:
     return True
 
 
-def _tell(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
+def _report(study: optuna.Study, trial: Trial, run: Run, on: str) -> None:
     status = run.status
     value = next((score.value for score in run.scores() if score.name == on), math.nan)
     is_no_score = sees_the_future(Circumstances(failed_audits=_failures(run)))
     trial.set_user_attr("ended", no_such_number(metric_of(on)) if is_no_score else str(status))
-    # What diverged is told as pruned too: Optuna forgets failures, and would try the same place again.
+    # Diverged trials are reported as pruned: Optuna ignores failed ones, and would try the same values again.
     if status.state in (State.PRUNED, State.DIVERGED) or is_no_score or not math.isfinite(value):
         study.tell(trial, state=TrialState.PRUNED)
     else:
@@ -221,7 +221,7 @@ def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
     done = study.get_trials(states=(TrialState.COMPLETE,))
     write_table(study, search.space, search.on, folder / "trials.csv")
     if not done:
-        raise UserError(f"none of {_ended(study)} trials has a score to choose by; how each ended: {folder}/trials.csv")
+        raise UserError(f"none of {_ended(study)} trials has a usable score; see how each ended in {folder}/trials.csv")
     best = study.best_trial
     run = open_run(_name(best), folder / "runs")
     _check_told(best, run, search.on, folder)
@@ -239,16 +239,16 @@ def _result(search: Search, study: optuna.Study, folder: Path) -> Tuned:
 
 
 def _check_told(trial: FrozenTrial, run: Run, on: str, folder: Path) -> None:
-    """Whether Optuna's storage, which bears no checksum, still says what the run says, which does."""
+    """Check that Optuna's storage, which has no checksum, agrees with the run, which has one."""
     value = next((score.value for score in run.scores() if score.name == on), math.nan)
     if trial.value is not None and not math.isclose(trial.value, value, rel_tol=1e-9):
         said = f"says {trial.value} of {run.name}, whose {on} is {value}"
-        raise UserError(f"{folder / 'trials.db'} is not what was written: it {said}; use another --name")
+        raise UserError(f"{folder / 'trials.db'} was changed: it {said}; use another --name")
 
 
 def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
-    """Once; again only if more trials have found another best. A look is counted before it is taken: to be killed while
-    looking does not undo it."""
+    """Score the best run on test, once; again only if later trials found a better one. The look is counted before it is
+    taken, so that it also counts if the process is killed."""
     path = folder / "test.json"
     known = read_json(path) if path.exists() else {"run": None, "scores": {}, "looks": 0}
     try:
@@ -270,13 +270,15 @@ def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
 
 def _notes(finished: int, looks: int) -> list[str]:
     picked = (
-        f"the score on dev is the best of {finished} and flatters" if finished > 1 else "nothing was there to choose"
+        f"the score on dev is the best of {finished}, so it is optimistic"
+        if finished > 1
+        else "there was only one trial"
     )
     notes = [f"{picked}; it was reached with one seed"]
     if looks == 0:
-        notes.append("there is no test split to see by how much")
+        notes.append("there is no test split to show by how much")
     elif looks > 1:
-        notes.append(f"test was scored {looks} times, because the search was extended after its first end")
+        notes.append(f"test was scored {looks} times, because the search was extended later")
     return notes
 
 

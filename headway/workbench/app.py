@@ -1,4 +1,4 @@
-"""The application: the API in parts, the pages, and the guard in front of both."""
+"""The web application: the API's routers, the static pages, and the access control in front of them."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -25,12 +25,12 @@ ROUTERS = (run_api.router, study_api.router, look_api.router, change_api.router,
 
 
 def create_app(bench: Bench, token: str, hosts: set[str]) -> Guard:
-    """All of it, answered only to those who have the token and call this machine by one of these hosts."""
+    """The whole application, for clients that have the token and use one of these host names."""
     app = FastAPI(
         title="Headway's workbench",
         version=__version__,
-        summary="Runs, studies, cases and models of one folder. Answers are as `--json` gives them (headway schema).",
-        docs_url=None,  # those pages load scripts from elsewhere
+        summary="Runs, studies, cases and models of one folder. Answers are those of `--json` (headway schema).",
+        docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
         openapi_url="/api/openapi.json",
         lifespan=_lifespan,
@@ -56,7 +56,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class _Static(StaticFiles):
-    """Kept by browsers, who ask each time whether it is still the same."""
+    """Static files that browsers cache, and revalidate each time."""
 
     def file_response(self, *given, **settings) -> Response:
         answer = super().file_response(*given, **settings)
@@ -65,14 +65,14 @@ class _Static(StaticFiles):
 
 
 async def _shell(path: str) -> Response:
-    """The page, whatever its address: the script in it finds the view."""
+    """The page for any address: its script chooses the view."""
     if path.startswith("api/"):
-        return JSONResponse({"error": f"there is no /{path}; /api/openapi.json lists what there is"}, 404)
+        return JSONResponse({"error": f"there is no /{path}; /api/openapi.json lists the API"}, 404)
     return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
 
 
 async def _mistake(request: Request, error: Exception) -> Response:
-    """As the command line says it."""
+    """Answer errors with the same messages as the command line."""
     if isinstance(error, RequestValidationError):
         words = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
         return JSONResponse({"error": words}, 422)

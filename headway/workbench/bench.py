@@ -1,4 +1,4 @@
-"""What every part of the workbench shares: the folder that is served, who watches it, and its workers."""
+"""The shared state of the workbench: the served folder, its watchers, and the worker processes."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ class Bench:
     folder: Path
     read_only: bool = False
     models: AnsweringProcesses = field(default_factory=lambda: AnsweringProcesses(most=3, seconds=600.0))
-    """Keep models, and show what is in them."""
+    """Workers that keep models loaded."""
     readers: AnsweringProcesses = field(default_factory=lambda: AnsweringProcesses(most=2))
-    """Understand recipes and studies."""
+    """Workers that parse recipes and studies."""
     planners: AnsweringProcesses = field(default_factory=lambda: AnsweringProcesses(most=1, idle=60.0))
-    """Measures what a training would take, which is seconds of work: nobody else waits for it. One alone, for two that
-    measure at once measure each other."""
+    """A worker that measures what a training takes, which needs seconds of computation, so nothing else waits for it.
+    Only one, since two measurements at once would disturb each other."""
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()
@@ -38,7 +38,8 @@ class Bench:
 
     @property
     def cookie(self) -> str:
-        """Of this folder alone: cookies know no ports, and there may be several workbenches on one machine."""
+        """The cookie's name. It contains the folder, since cookies ignore ports and one machine may have several
+        workbenches."""
         return "headway-" + hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
 
     def run(self, name: str) -> Path:
@@ -49,12 +50,12 @@ class Bench:
 
     @property
     def studies(self) -> Path:
-        """Where new studies go: where there are some, else `studies/`."""
+        """The folder for new studies: one that contains studies, otherwise `studies/`."""
         return self._home("studies", "study.yaml")
 
     @property
     def runs(self) -> Path:
-        """Likewise of runs."""
+        """The folder for new runs: one that contains runs, otherwise `runs/`."""
         return self._home("runs", "run.json")
 
     def _home(self, name: str, file: str) -> Path:
@@ -62,16 +63,16 @@ class Bench:
         return self.folder if is_it else self.folder / name
 
     def recipe_of(self, run: Path) -> str:
-        """A run's recipe as a command in this folder names it."""
+        """The path of a run's recipe for a command in the served folder."""
         return f"../{run.name}/recipe.yaml" if run == self.folder else self.shown(run / "recipe.yaml")
 
     def shown(self, path: Path) -> str:
-        """A file or folder as a command in this folder names it; never an option, whatever it is called."""
+        """The path of a file or folder for a command in the served folder; it never looks like an option."""
         words = path.relative_to(self.folder).as_posix()
         return f"./{words}" if words.startswith("-") else words
 
     def training(self, recipe: str, changes: Sequence[str], name: str | None) -> list[str]:
-        """The words after `headway` that train this: a packaged recipe, or one of a run or file in the folder."""
+        """The words after `headway` that train a packaged recipe, or that of a run or file in the folder."""
         if recipe not in packaged():
             path = inside(self.folder, recipe)
             path = path / "recipe.yaml" if path.is_dir() else path
@@ -80,7 +81,7 @@ class Bench:
             recipe = str(path)
         for change in changes:
             if "=" not in change or change.startswith("-"):
-                raise UserError(f"{change!r} is not a change: KEY=VALUE, such as model.positions=alibi")
+                raise UserError(f"{change!r} is not a change; expected KEY=VALUE, such as model.positions=alibi")
         if name is not None:
             check_names([name])
         words = ["train", recipe, *changes, "--runs", str(self.runs)]

@@ -1,4 +1,4 @@
-"""Curves of runs, read from metrics.jsonl as it grows: each file once, however many look at it."""
+"""Curves of runs, read incrementally from metrics.jsonl; each file is read once for all pages."""
 
 import json
 import math
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 KEPT = 256
-"""Curves in memory; who is asked for least recently is forgotten."""
+"""Curves kept in memory; the least recently used is dropped."""
 NOT_CURVES = {"step", "time"}
 
 
 class GrowingCurve:
-    """Every number of one run's metrics, by name: at which steps, and what."""
+    """Every number in one run's metrics, by name, with steps and values."""
 
     def __init__(self, path: Path):
         self.path = path
-        self._lock = threading.Lock()  # several pages may ask at once: a line is added once
+        self._lock = threading.Lock()  # several pages may ask at once, but a line must be added only once
         self._forget()
 
     def _forget(self) -> None:
@@ -27,7 +27,7 @@ class GrowingCurve:
         self.columns: dict[str, tuple[array, array]] = {}
 
     def refresh(self) -> None:
-        """Read what was appended. A file that was rewritten (its run was resumed) is read anew."""
+        """Read what was appended. A file that was rewritten, because its run was resumed, is read again."""
         with self._lock:
             self._read_on()
 
@@ -59,13 +59,13 @@ class GrowingCurve:
             values.append(value)
 
     def as_json(self, points: int) -> dict[str, Any]:
-        """Every column with so many points at most; `at` says up to which byte of the file."""
+        """Every column with at most this many points; `at` is the position in the file read up to."""
         with self._lock:
             return {"at": self.at, "columns": {name: thinned(*column, points) for name, column in self.columns.items()}}
 
 
 class Curves:
-    """Those of many runs."""
+    """The curves of many runs."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Path, GrowingCurve] = OrderedDict()
@@ -82,19 +82,19 @@ class Curves:
 
 
 def read_line(line: bytes) -> dict[str, Any] | None:
-    """A line of metrics; None for half a line of a killed process."""
+    """Parse a line of metrics; None for half a line from a killed process."""
     try:
         found = json.loads(line)
     except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("step"), int):
         return None
-    scores = found.pop("scores", None)  # of an evaluation: as columns like the others
+    scores = found.pop("scores", None)  # evaluation scores become columns too
     return {**found, **scores} if isinstance(scores, dict) else found
 
 
 def thinned(steps: "array[float]", values: "array[float]", points: int) -> dict[str, list[float | None]]:
-    """At most so many points: means of neighbours, and the last one as it is. What is not finite stays so: null."""
+    """Reduce a curve to at most `points`: means of neighbours, and the last point unchanged."""
     count = len(steps)
     if count <= points:
         return {"steps": [int(step) for step in steps], "values": [_finite(value) for value in values]}

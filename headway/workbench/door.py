@@ -1,6 +1,6 @@
-"""The page for visitors without the token: what to do, in words. It knows nothing of the folder that is served.
+"""The page for visitors without the token: it says what to do. It reveals nothing about the served folder.
 
-It brings its style with it, for the other files are behind the door as well; the policy names that style by its sum.
+Its style is inline, since all other files need the token; the security policy allows that style by its hash.
 """
 
 import base64
@@ -8,21 +8,21 @@ import hashlib
 from importlib.resources import files
 
 NO_TOKEN = "this page needs the address that `headway open` printed, with its token"
-WRONG_HOST = "this machine is not called that: open the address that `headway open` printed"
+WRONG_HOST = "unknown host name: open the address that `headway open` printed"
 
 _FIELD = """<form method="get"><label for="token">{label}</label>
 <input id="token" name="token" required autofocus autocomplete="off" spellcheck="false"><button>Open</button></form>"""
 _WORDS = {
     NO_TOKEN: (
         "This workbench is locked",
-        "<p>It opens with the address that <code>headway open</code> printed in a terminal: the one that ends in "
-        "<code>?token=…</code>. If that terminal is gone, <code>headway open</code> in the same folder prints the same "
-        "address again.</p>",
+        "<p>Open the address that <code>headway open</code> printed in a terminal; it ends in "
+        "<code>?token=…</code>. If you no longer have it, run <code>headway open</code> in the same folder: it prints "
+        "the same address again.</p>",
     ),
     WRONG_HOST: (
-        "That is not this machine's name",
-        "<p>Open the address that <code>headway open</code> printed in a terminal, as it stands there: other names, "
-        "even if they lead here, are not answered.</p>",
+        "Unknown host name",
+        "<p>Open exactly the address that <code>headway open</code> printed in a terminal. Requests with other host "
+        "names are not answered, even if they reach this machine.</p>",
     ),
 }
 _PAGE = (files("headway.workbench") / "static" / "door.html").read_text("utf-8")
@@ -32,10 +32,10 @@ POLICY = f"default-src 'none'; style-src 'sha256-{_SUM}'; form-action 'self'; ba
 
 
 def door(words: str, tried: bool) -> bytes | None:
-    """The page that says so to a person; None where no person sees it. `tried`: with a token that is wrong."""
+    """The page with these instructions, or None for other messages. `tried`: a wrong token was given."""
     if words not in _WORDS:
         return None
     heading, said = _WORDS[words]
     if words == NO_TOKEN:
-        said += _FIELD.format(label="That token is not this workbench's. Another:" if tried else "Or the token alone:")
+        said += _FIELD.format(label="This token is wrong. Try another:" if tried else "Or enter the token alone:")
     return _PAGE.replace("{{heading}}", heading).replace("{{words}}", said).encode()

@@ -1,10 +1,10 @@
-"""What happens below the folder, told to every page that watches, as server-sent events.
+"""Changes below the folder, sent to all watching pages as server-sent events.
 
-Files are looked at by one task, however many watch: each line of a metrics.jsonl is read once and written down once,
-and the bytes are handed to everybody. A training is not asked anything and does not notice.
+One task looks at the files, however many pages watch: each line of a metrics.jsonl is read and serialized once, and the
+same bytes are sent to everybody. Trainings are not involved and do not notice.
 
-Topics: `runs@LOOK` (rows of the table that changed after that look, names that are gone), `run:NAME@BYTE` (lines of its
-metrics after that byte, and how it stands), `study:NAME` (that something in it has changed).
+Topics: `runs@LOOK` (changed rows and removed names after that update of the table), `run:NAME@BYTE` (lines of its
+metrics after that byte, and its state), `study:NAME` (that something in it has changed).
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from headway.workbench.paths import NotThereError, folder_with
 from headway.workbench.runs import RunTable, word_of
 
 INTERVAL = 0.25
-"""Seconds between two looks at the files that somebody watches."""
+"""Seconds between two looks at watched files."""
 SHARE = 0.02
-"""Of a core, at most, that looking at the table takes: with very many runs it is looked at less often."""
+"""The largest share of a core spent on updating the table; with very many runs, it is updated less often."""
 BEHIND = 200
-"""Messages that a page may lag behind before it is told to load anew."""
+"""Messages that a page may fall behind before it is told to reload."""
 LINES = 200
-"""Of metrics, in one message: of a training that makes more in a moment, every second or tenth step is told."""
+"""Lines of metrics in one message; if a training writes more at once, only every n-th step is sent."""
 PING = 15.0
 END = b""
 
@@ -43,7 +43,7 @@ class Hub:
         self._task: asyncio.Task[None] | None = None
 
     async def listen(self, topics: list[str]) -> AsyncGenerator[bytes, None]:
-        """What happens to these, from now on, as the bytes that go to the browser."""
+        """Events of these topics from now on, as bytes for the browser."""
         inbox: asyncio.Queue[bytes] = asyncio.Queue(BEHIND)
         mine: list[_Topic] = []
         try:
@@ -75,7 +75,7 @@ class Hub:
             self._watched = {key: topic for key, topic in self._watched.items() if topic.inboxes}
 
     def close(self) -> None:
-        """Nothing more is told: the server ends."""
+        """End all streams, because the server shuts down."""
         for topic in self._watched.values():
             topic.tell(END)
 
@@ -87,7 +87,7 @@ class Hub:
             return _Run(name, folder_with(self.folder, name, "run.json", "run"), since)
         if kind == "study":
             return _Study(name, folder_with(self.folder, name, "study.yaml", "study"))
-        raise NotThereError(f"nothing called {key!r} can be watched; there are: runs, run:NAME, study:NAME")
+        raise NotThereError(f"unknown topic {key!r}; there are: runs, run:NAME, study:NAME")
 
     async def _look(self) -> None:
         while self._watched:
@@ -95,9 +95,9 @@ class Hub:
                 if time.monotonic() < topic.due:
                     continue
                 began = time.monotonic()
-                try:  # in a thread: a disk that hangs must not keep the server from answering
+                try:  # in a thread: a hanging disk must not block the server
                     messages, took = await asyncio.to_thread(topic.timed)
-                except Exception as error:  # of one folder: the others are looked at all the same
+                except Exception as error:  # an error in one folder must not affect the others
                     print(f"watching {key}: {type(error).__name__}: {error}", file=sys.stderr)
                     topic.due = began + PING
                     continue
@@ -110,18 +110,18 @@ class Hub:
 class _Topic:
     interval = INTERVAL
     has_more = False
-    """Not everything was looked at for want of time: it goes on at once."""
+    """There was not enough time to look at everything; the next look follows at once."""
 
     def __init__(self) -> None:
         self.inboxes: set[asyncio.Queue[bytes]] = set()
         self.due = 0.0
 
     def look(self) -> list[bytes]:
-        """What has happened since the last look."""
+        """The messages about changes since the last look."""
         raise NotImplementedError
 
     def timed(self) -> tuple[list[bytes], float]:
-        """And the seconds of a core that it took."""
+        """The messages, and the CPU time of the look in seconds."""
         began = time.thread_time()
         return self.look(), time.thread_time() - began
 
@@ -130,7 +130,7 @@ class _Topic:
 
     def tell(self, message: bytes) -> None:
         for inbox in self.inboxes:
-            if inbox.qsize() >= BEHIND - 1:  # a page that does not read: what it has not got it need not get any more
+            if inbox.qsize() >= BEHIND - 1:  # a page that does not read: drop its messages, and let it reload
                 while not inbox.empty():
                     inbox.get_nowait()
                 inbox.put_nowait(_event("anew", {}))
@@ -144,10 +144,10 @@ class _Table(_Topic):
         super().__init__()
         self.table = table
         known = table.version if since is None else since
-        self.at = known if known <= table.version else 0  # a later number is an earlier server's
+        self.at = known if known <= table.version else 0  # a larger number is from an earlier server
 
     def look(self) -> list[bytes]:
-        if not self.table.unread:  # else somebody reads on already
+        if not self.table.unread:  # otherwise the background thread is updating it
             self.table.refresh()
         self.table.read_on()
         self.has_more = self.table.unread > 0
@@ -155,7 +155,7 @@ class _Table(_Topic):
         return self.missed(at)
 
     def missed(self, since: int) -> list[bytes]:
-        """Others look at the table, too, whenever they are asked: what they found is told here all the same."""
+        """Changes since a version. Requests update the table too, and what they found is reported here as well."""
         at = self.table.version
         changed, gone = self.table.since(since if since <= at else 0)
         if not changed and not gone:
@@ -164,7 +164,7 @@ class _Table(_Topic):
 
 
 class _Run(_Topic):
-    """One tail for all who watch a run."""
+    """The events of one run, for all pages that watch it."""
 
     def __init__(self, name: str, folder: Path, since: int | None):
         super().__init__()
@@ -188,7 +188,7 @@ class _Run(_Topic):
             facts = self.file.stat()
         except OSError:
             return []
-        if facts.st_size < self.at or (self._inode and facts.st_ino != self._inode):  # resumed: earlier lines are gone
+        if facts.st_size < self.at or (self._inode and facts.st_ino != self._inode):  # rewritten by a resumed run
             self.at, self._inode = 0, facts.st_ino
             return [_event("anew", {"name": self.name})]
         self._inode = facts.st_ino

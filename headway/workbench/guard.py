@@ -1,13 +1,13 @@
 """Access control: a request needs the token, a host name of this machine, and this page as its origin.
 
-Everything passes here before anything else sees it. The token comes once in the address; the answer is a cookie that no
-script can read and that no other site's page makes the browser send. Programs send it as `Authorization: Bearer …`.
+Every request passes here first. The token is given once in the address; the answer sets a cookie that no script can
+read, and that browsers do not send from other sites' pages. Programs send the token as `Authorization: Bearer …`.
 
-- A wrong Host is refused: a name somebody else resolves to this machine (DNS rebinding) is not this page's.
-- A wrong Origin is refused; a request that changes something by cookie must say its Origin at all.
-- A body has an end, and soon: 1 MiB, and 10 seconds.
-- A question (`/api/ask/`) whose asker has gone is asked no longer.
-- Pages may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
+- A wrong Host is refused: it may be a name that somebody else resolves to this machine (DNS rebinding).
+- A wrong Origin is refused, and a change authorized by cookie must have an Origin.
+- A request body may have at most 1 MiB and take 10 seconds.
+- A question (`/api/ask/`) is cancelled when its client disconnects.
+- Pages may load nothing from elsewhere and run no scripts but ours (Content-Security-Policy).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 LARGEST_BODY = 1 << 20
 BODY_SECONDS = 10.0
 QUESTIONS = "/api/ask/"
-"""What is asked with a body, and changes nothing."""
+"""Requests with a body that change nothing."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -41,11 +41,11 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Of every answer, unless it brings its own."""
+"""Headers of every answer that does not set its own."""
 
 
 class Guard:
-    """In front of an ASGI application."""
+    """Access control in front of an ASGI application."""
 
     def __init__(self, app: Any, token: str, cookie: str, hosts: set[str], read_only: bool = False):
         self.app, self.token, self.cookie, self.hosts, self.read_only = app, token, cookie, hosts, read_only
@@ -54,18 +54,18 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # there are no web sockets here
+        if scope["type"] != "http":  # web sockets are not used
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         send = _with_headers(send)
         if refused := self._refused(scope, headers):
-            await self._turn_away(send, scope, headers, *refused)
+            await self._refuse(send, scope, headers, *refused)
         elif landing := self._landing(scope):
             await _answer(send, 303, "", [("location", landing), ("set-cookie", self._made_cookie())])
         elif not self._is_known(headers):
-            await self._turn_away(send, scope, headers, 401, door.NO_TOKEN)
+            await self._refuse(send, scope, headers, 401, door.NO_TOKEN)
         elif refused := self._refused_change(scope, headers):
             await _answer(send, *refused)
         else:
@@ -76,20 +76,20 @@ class Guard:
         if len(hosts) != 1 or headers["host"].lower() not in self.hosts:
             return 421, door.WRONG_HOST
         if "origin" in headers and headers["origin"] != f"{scope.get('scheme', 'http')}://{headers['host']}":
-            return 403, "another page may not ask this one"
+            return 403, "requests from other pages are refused"
         return None
 
     def _refused_change(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if scope["method"] in ("GET", "HEAD"):
             return None
         if "origin" not in headers and "authorization" not in headers:
-            return 403, "a change needs an Origin, as browsers send it, or an Authorization header"
+            return 403, "a change needs an Origin header, as browsers send it, or an Authorization header"
         if self.read_only and not scope["path"].startswith(QUESTIONS):
-            return 403, "this workbench was opened with --read-only: nothing can be started or changed here"
+            return 403, "this workbench was opened with --read-only: nothing can be started or changed"
         return None
 
-    async def _turn_away(self, send: Send, scope: Scope, headers: dict[str, str], status: int, words: str) -> None:
-        """In words for a person who came by a browser, as JSON for a program."""
+    async def _refuse(self, send: Send, scope: Scope, headers: dict[str, str], status: int, words: str) -> None:
+        """Refuse a request: with a page for a person in a browser, with JSON for a program."""
         is_person = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
         page = door.door(words, tried=b"token=" in scope["query_string"]) if is_person else None
         if page is None:
@@ -99,10 +99,10 @@ class Guard:
             await _send(send, status, page, kinds)
 
     def _landing(self, scope: Scope) -> str | None:
-        """Where an address with the right token leads: to itself, without the token."""
+        """The redirect for an address with the right token: the same address without it."""
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         told = [value for name, value in given if name == "token"]
-        # Into the field for the token (`door.py`) people put the whole address.
+        # People may paste the whole address into the field for the token (`door.py`).
         if scope["method"] != "GET" or not told or not self._is_token(told[0].rpartition("token=")[2].strip()):
             return None
         rest = urlencode([(name, value) for name, value in given if name != "token"])
@@ -126,33 +126,33 @@ class Guard:
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
 
     async def _pass_on(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
-        """With a body that is read here, to its end, where there is one."""
+        """Read the body completely, if there is one, and pass the request on."""
         if scope["method"] in ("GET", "HEAD"):
             await self.app(scope, receive, send)
             return
         body, length = b"", headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > LARGEST_BODY:
-            await _answer(send, 413, f"that is more than {LARGEST_BODY >> 20} MiB")
+            await _answer(send, 413, f"the body is larger than {LARGEST_BODY >> 20} MiB")
             return
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 while (message := await receive())["type"] == "http.request":
                     body += message.get("body", b"")
                     if len(body) > LARGEST_BODY:
-                        await _answer(send, 413, f"that is more than {LARGEST_BODY >> 20} MiB")
+                        await _answer(send, 413, f"the body is larger than {LARGEST_BODY >> 20} MiB")
                         return
                     if not message.get("more_body"):
                         break
                 else:
-                    return  # whoever asked has gone
+                    return  # the client disconnected
         except TimeoutError:
             await _answer(send, 408, f"the body did not end within {BODY_SECONDS:.0f} seconds")
             return
-        await self._while_wanted(scope, body, receive, send)
+        await self._until_disconnect(scope, body, receive, send)
 
-    async def _while_wanted(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Until it is answered; a question, until whoever asked has gone. A change is made all the same."""
-        gone = asyncio.ensure_future(receive())  # after a whole body there is nothing to come but that
+    async def _until_disconnect(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Wait for the answer. A question is cancelled if its client disconnects; a change is made in any case."""
+        gone = asyncio.ensure_future(receive())  # after the body, only a disconnect can follow
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def whole() -> Message:

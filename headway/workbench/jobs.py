@@ -1,8 +1,8 @@
-"""Trainings and studies that were started from the page: processes of their own, by the command that people type.
+"""Trainings and studies started from a page: separate processes, running the command that a user would type.
 
-They have a session of their own, so neither the server's end nor a Ctrl-C in its terminal reaches them, and they write
-to a file, so nothing that the server reads can block them. How they fare is told by the folders they write; here is
-only what they said until there was a folder, and how they ended. To stop one is to do what Ctrl-C does.
+Each has its own session, so neither the server's end nor a Ctrl-C in its terminal reaches it, and writes to a log file,
+so it can never block on the server. Progress is read from the folders that they write; a job only has the output of the
+process, and how it ended. Stopping a job does what Ctrl-C does.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from headway.core.errors import UserError
 from headway.core.files import holder, write_json
 
 HOME = ".headway"
-"""In the folder that is served: what jobs said. Nothing of it is shown as a run."""
+"""The folder of job logs, inside the served folder. Nothing in it is shown as a run."""
 SAID = 4000
-"""Characters from the end of what a job said."""
+"""Characters shown from the end of a job's output."""
 
 
 class Jobs:
@@ -34,9 +34,9 @@ class Jobs:
         self._numbers = itertools.count()
 
     def start(self, words: Sequence[str]) -> dict[str, Any]:
-        """Run `headway WORDS` in the folder. Gives the job, as `all` tells it."""
+        """Run `headway WORDS` in the folder. Returns the job, as in `all`."""
         if not self._is_here(self.home):
-            raise UserError(f"nothing is started: {self.home} is a link that leads out of the folder")
+            raise UserError(f"cannot start anything: {self.home} is a link that leads out of the folder")
         python, variables = own_python()
         try:
             self.home.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class Jobs:
         return {"job": name, **facts, "running": running, "code": code, "said": said}
 
     def all(self) -> list[dict[str, Any]]:
-        """Newest first."""
+        """All jobs, newest first."""
         found = []
         for name in sorted((path.stem for path in self.home.glob("*.json")), reverse=True)[:50]:
             with contextlib.suppress(UserError):  # half written, or not written by Headway
@@ -82,7 +82,7 @@ class Jobs:
         return found
 
     def _is_here(self, path: Path) -> bool:
-        """Whoever sent this folder may have put a link there, to a file of ours."""
+        """Whether a path is inside the folder. A folder from somebody else may contain a link to one of our files."""
         return path.resolve().is_relative_to(self.folder.resolve())
 
 
@@ -90,7 +90,7 @@ def stop(folder: Path) -> int:
     """Ask the process that trains in this folder of a run or study to save and stop, as Ctrl-C does."""
     process = holder(folder)
     if process is None or process == os.getpid():
-        raise UserError(f"nobody is training {folder.name}: there is nothing to stop")
+        raise UserError(f"{folder.name} is not being trained, so there is nothing to stop")
     try:
         os.kill(process, signal.SIGINT)
     except (ProcessLookupError, PermissionError) as error:
@@ -99,7 +99,7 @@ def stop(folder: Path) -> int:
 
 
 def _lives(process: int, started: float) -> bool:
-    """Whether a process of an earlier server still runs; a number that was given again is another's."""
+    """Whether a process started by an earlier server still runs, and its number was not reused."""
     try:
         return abs(Path(f"/proc/{process}").stat().st_ctime - started) < 60
     except OSError:

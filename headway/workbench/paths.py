@@ -1,7 +1,7 @@
-"""Names and the folders they stand for: inside the folder that is served, and nowhere else.
+"""Maps names to folders, all of them inside the served folder.
 
-A name is the path of a run or study below that folder. Whatever leads out of it (dots, an absolute path, a link) is
-treated as if there were nothing: whoever asks learns nothing of what lies elsewhere.
+A name is the path of a run or study below that folder. A name that leads out of it (by dots, as an absolute path, or
+through a link) is treated as missing, so that clients learn nothing about other folders.
 """
 
 import contextlib
@@ -12,22 +12,22 @@ from pathlib import Path
 from headway.core.errors import UserError
 
 DEPTH = 6
-"""Folders below each other in which runs are looked for."""
+"""How many levels deep runs are searched for."""
 
 
 class NotThereError(UserError):
-    """There is nothing of that name."""
+    """There is nothing with that name."""
 
 
 def inside(folder: Path, name: str) -> Path:
-    """What a name stands for, whether or not it exists."""
+    """The path of a name, whether or not it exists."""
     parts = name.split("/")
     if not name or any(part in ("", ".", "..") or "\0" in part or part.startswith(".") for part in parts):
         raise NotThereError(f"there is nothing called {name!r} here")
     path = folder / name
     try:
         real = path.resolve()
-    except (OSError, RuntimeError):  # a name that no file can have, or links in a circle
+    except (OSError, RuntimeError):  # an invalid file name, or links in a circle
         raise NotThereError(f"there is nothing called {name!r} here") from None
     if not real.is_relative_to(folder.resolve()):
         raise NotThereError(f"there is nothing called {name!r} here")
@@ -35,9 +35,9 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def folder_with(folder: Path, name: str, file: str, what: str) -> Path:
-    """A run or study by its name: the folder below `folder` that holds `file`."""
+    """The folder of a run or study: the one below `folder` with this name that contains `file`."""
     path = inside(folder, name)
-    if name == folder.name and not path.exists():  # the folder that is served is a run or study itself
+    if name == folder.name and not path.exists():  # the served folder is itself a run or study
         path = folder
     try:
         found = (path / file).is_file()
@@ -50,8 +50,8 @@ def folder_with(folder: Path, name: str, file: str, what: str) -> Path:
 
 
 def check_links(folder: Path, path: Path, whole: bool = False) -> None:
-    """Neither this run or study nor a file of it is a link out of the folder that is served: somebody may have sent it
-    so. `whole`: nor anything in its folders, such as weights; the table of runs reads none of those."""
+    """Check that neither this run or study nor any of its files is a link out of the served folder; it may come from
+    somebody else. `whole`: check subfolders too, such as weights, which the table of runs does not read."""
     home = folder.resolve()
     if not path.resolve().is_relative_to(home):
         raise NotThereError(f"{path.name} is not read: it is a link that leads out of the folder")
@@ -66,18 +66,18 @@ def check_links(folder: Path, path: Path, whole: bool = False) -> None:
 
 
 def _links(path: Path, whole: bool) -> Iterator[Path]:
-    """Those that lie in a folder; and in those below it, which links inside of the whole lead to anyway."""
+    """The links in a folder; and in its subfolders, if `whole`."""
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.is_symlink():
                 yield Path(entry.path)
             elif whole and entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):  # a checkpoint that made way for a newer one meanwhile
+                with contextlib.suppress(FileNotFoundError):  # a checkpoint that was just replaced by a newer one
                     yield from _links(Path(entry.path), whole)
 
 
 def below(folder: Path, known: Container[Path] = ()) -> tuple[list[Path], list[Path]]:
-    """Every run and every study below a folder; links are not followed. Runs that are known are not looked into."""
+    """Every run and every study below a folder. Links are not followed, and known runs are not opened."""
     runs: list[Path] = []
     studies: list[Path] = []
     _look_into(folder, DEPTH, known, runs, studies)
@@ -88,7 +88,7 @@ def _look_into(folder: Path, depth: int, known: Container[Path], runs: list[Path
     try:
         with os.scandir(folder) as entries:
             found = {entry.name: entry for entry in entries}
-    except OSError:  # gone, or not ours to read
+    except OSError:  # removed, or not readable
         return
     if "run.json" in found:
         runs.append(folder)
@@ -105,7 +105,7 @@ def _look_into(folder: Path, depth: int, known: Container[Path], runs: list[Path
 
 
 def _is_text(name: str) -> bool:
-    """A name of bytes that are no UTF-8 can stand in no address and in no JSON."""
+    """Whether a name is UTF-8; other names cannot appear in addresses or JSON."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""Recipes as pages show them: key by key, with what each means, and side by side.
+"""Recipes as pages show them: key by key, with their meanings, and side by side.
 
-The text of a run's recipe.yaml says all of that, so nothing needs to be understood here; only `packaged_whole` does,
-and is asked of a worker.
+The text of a run's recipe.yaml contains all of that, so recipes are not parsed here, except in `packaged_whole`, which
+runs in a worker.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ import yaml
 @dataclass(frozen=True)
 class RecipeKey:
     key: str
-    """Whole: `training.optimizer.learning_rate`."""
+    """The full key: `training.optimizer.learning_rate`."""
     value: str
-    """As it is written; empty for a key that has others below it."""
+    """As written; empty for a key with keys below it."""
     meaning: str
     depth: int
 
@@ -35,7 +35,7 @@ def keys_of(text: str) -> list[RecipeKey]:
             above = []
         elif bare.startswith("#"):
             above.append(bare.lstrip("# "))
-        elif bare.startswith("- ") and found:  # lists of specs stand below their key
+        elif bare.startswith("- ") and found:  # list items belong to the key above
             found[-1] = RecipeKey(
                 found[-1].key, f"{found[-1].value} {bare}".strip(), found[-1].meaning, found[-1].depth
             )
@@ -50,7 +50,7 @@ def keys_of(text: str) -> list[RecipeKey]:
 
 
 def compared(recipes: Sequence[Sequence[RecipeKey]]) -> dict[str, list[str | None]]:
-    """The keys that are not the same in all, in order, with everyone's value; None where a recipe has no such key."""
+    """The keys that differ, in order, with every recipe's value; None if a recipe does not have the key."""
     values = [{key.key: key.value for key in recipe if key.value or key.depth} for recipe in recipes]
     known = dict.fromkeys(key.key for recipe in recipes for key in recipe if key.value)
     rows = {key: [one.get(key) for one in values] for key in known}
@@ -58,7 +58,7 @@ def compared(recipes: Sequence[Sequence[RecipeKey]]) -> dict[str, list[str | Non
 
 
 def _same(one: str | None, other: str | None) -> bool:
-    """3e-3 and 0.003 are the same."""
+    """Whether two values are equal, such as 3e-3 and 0.003."""
     if one is None or other is None or one == other:
         return one == other
     try:
@@ -68,12 +68,12 @@ def _same(one: str | None, other: str | None) -> bool:
 
 
 def packaged_whole(name: str) -> str:
-    """In a worker: a packaged recipe with all of its keys, as a run of it would keep it."""
+    """In a worker: a packaged recipe with all of its keys, as a run stores it."""
     from headway.core.errors import UserError
     from headway.recipe.library import packaged
     from headway.recipe.recipe import load
     from headway.recipe.text import annotated
 
     if name not in packaged():
-        raise UserError(f"{name} is not a recipe that comes with Headway")
+        raise UserError(f"{name} is not a packaged recipe")
     return annotated(load(name, []))

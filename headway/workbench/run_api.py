@@ -1,4 +1,4 @@
-"""The API of runs: the table, one run, its curves, what differs between several; what happens, as it happens."""
+"""The API of runs: the table, single runs, their curves, comparisons; and a stream of events."""
 
 import shlex
 from pathlib import Path
@@ -34,18 +34,18 @@ from headway.workbench.runs import recipe_of, word_of
 
 router = APIRouter(prefix="/api", tags=["runs"])
 Names = Annotated[list[str], Query(alias="run", description="May be repeated.", max_length=100)]
-Points = Annotated[int, Query(ge=2, le=20_000, description="At most so many of each curve.")]
+Points = Annotated[int, Query(ge=2, le=20_000, description="The most points per curve.")]
 
 
 @router.get("/about", response_model=AboutSchema)
 def about(bench: Here) -> Any:
-    """What is shown here."""
+    """What this server shows."""
     return {"folder": str(bench.folder), "read_only": bench.read_only, "headway": __version__}
 
 
 @router.get("/table", response_model=RunTableSchema)
 async def table(bench: Here) -> Any:
-    """A row for every run below the folder: what the page lists."""
+    """A row for every run below the folder, as listed on the page."""
     await run_in_threadpool(bench.table.refresh)
     bench.table.read_on()
     return Response(bench.table.as_json(), media_type="application/json")
@@ -55,21 +55,21 @@ async def table(bench: Here) -> Any:
 def runs(
     bench: Here, offset: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Any:
-    """Runs with everything about each, as `headway runs --json` tells them."""
+    """Runs with all their facts, as in `headway runs --json`."""
     bench.table.refresh()
     found = []
     for path in sorted(bench.table.rows)[offset : offset + limit]:
         try:
             check_links(bench.folder, path)
             found.append(listed_as_json(RunRecord(path)))
-        except UserError:  # the table says why
+        except UserError:  # the table shows the reason
             continue
     return {"runs": found}
 
 
 @router.get("/run/{name:path}", response_model=OpenedRunSchema, response_model_exclude_unset=True)
 def run(name: str, bench: Here) -> Any:
-    """One run: how it stands, scores, audits, recipe key by key, environment, and how to make it again."""
+    """One run: its state, scores, audits, recipe key by key, environment, and the command that makes it again."""
     folder = bench.run(name)
     record, state = RunRecord(folder), state_of(folder)
     above = [one for one in folder.parents if one.is_relative_to(bench.folder)]
@@ -90,7 +90,7 @@ def run(name: str, bench: Here) -> Any:
 
 
 def command_of(bench: Bench, folder: Path, environment: dict[str, Any]) -> str:
-    """What makes this run again: its own command if there is one; else from its recipe.yaml, which is whole."""
+    """The command that makes this run again: its own if there is one, otherwise one that uses its recipe.yaml."""
     words = environment.get("command")
     if isinstance(words, list) and words[1:2] == ["train"] and "--vary" not in words:
         return shlex.join(["headway", *map(str, words[1:])])
@@ -99,13 +99,13 @@ def command_of(bench: Bench, folder: Path, environment: dict[str, Any]) -> str:
 
 @router.get("/metrics/{name:path}", response_model=CurvesSchema)
 def metrics(name: str, bench: Here, points: Points = 2000) -> Any:
-    """The curves of one run."""
+    """All curves of one run."""
     return bench.curves.of(bench.run(name)).as_json(points)
 
 
 @router.get("/curves")
 def curves(bench: Here, run: Names, points: Points = 40, column: str = "loss") -> dict[str, Any]:
-    """One curve each of several runs, small: those of the rows that are on the screen."""
+    """One small curve for each of several runs: the rows visible on the screen."""
     found = {}
     for name in run:
         columns = bench.curves.of(bench.run(name)).as_json(points)["columns"]
@@ -115,26 +115,26 @@ def curves(bench: Here, run: Names, points: Points = 40, column: str = "loss") -
 
 @router.get("/compare", response_model=ComparedSchema)
 def compare(bench: Here, run: Names) -> Any:
-    """What differs between the recipes of several runs, side by side."""
+    """Differences between the recipes of several runs."""
     return {"runs": run, "keys": compared([keys_of(RunRecord(bench.run(name)).recipe_text()) for name in run])}
 
 
 @router.get("/difference/{name:path}", response_model=RecipeDifferenceSchema)
 async def difference(name: str, bench: Here) -> Any:
-    """In what a run's recipe differs from the one that its command named, as that is packaged now."""
+    """Differences between a run's recipe and the packaged recipe that its command named, as it is now."""
     folder = bench.run(name)
     base = recipe_of(folder)
     if base is None:
-        raise UserError("no recipe is known that this run began from")
+        raise UserError("the recipe that this run started from is unknown")
     whole = await bench.readers.ask("headway.workbench.recipes:packaged_whole", name=base)
     return {"base": base, "keys": compared([keys_of(whole), keys_of(RunRecord(folder).recipe_text())])}
 
 
 @router.get("/events")
 async def events(bench: Here, topic: Annotated[list[str], Query(max_length=50)]) -> StreamingResponse:
-    """What happens, as server-sent events: `runs`, `run:NAME@BYTE`, `study:NAME`."""
+    """Events as server-sent events: `runs`, `run:NAME@BYTE`, `study:NAME`."""
     told = bench.hub.listen(topic)
-    first = await anext(told)  # a topic that does not exist is answered as a mistake, not as a stream
+    first = await anext(told)  # an unknown topic is answered with an error instead of a stream
 
     async def stream():
         try:
@@ -149,13 +149,13 @@ async def events(bench: Here, topic: Annotated[list[str], Query(max_length=50)])
 
 @router.post("/stop/run/{name:path}", response_model=StoppedSchema)
 def stop_run(name: str, bench: Here) -> Any:
-    """Ask the process that trains it to save and stop, as Ctrl-C does."""
+    """Ask the process that trains it to save and stop, like Ctrl-C."""
     return {"stopped": name, "process": stop(bench.run(name))}
 
 
 @router.post("/resume/run/{name:path}", response_model=JobSchema)
 def resume_run(name: str, bench: Here) -> Any:
-    """Go on from its last checkpoint, in a process of its own."""
+    """Resume from its last checkpoint, in a separate process."""
     folder = bench.run(name)
     words = ["train", bench.recipe_of(folder), "--name", folder.name, "--runs", str(folder.parent), "--resume"]
     return bench.jobs.start(words)
@@ -170,7 +170,7 @@ class SampleWanted(BaseModel):
 
 @router.post("/ask/sample/{name:path}", response_model=SampleSchema, response_model_exclude_unset=True)
 async def sample(name: str, wanted: SampleWanted, bench: Here) -> Any:
-    """Let a model write, as `headway sample --json`."""
+    """Generate text, as with `headway sample --json`."""
     folder = str(bench.run(name))
     given = {"folder": folder, **wanted.model_dump()}
     return await bench.models.ask("headway.workbench.sampled:sample", about=folder, **given)

@@ -1,10 +1,10 @@
-"""The table of runs: a row for each below the folder, kept in memory and looked at again only where files have changed.
+"""The table of runs: a row for each run below the folder, kept in memory and updated only where files have changed.
 
-A run that has ended is told by the times of its folder and of run.json (Headway renames whole files into place, which
-changes the first); one that may be in training by the sizes of the files that grow, and by who holds its lock. Rows of
-runs that have ended are kept among the caches too, for the next server; that file may be deleted at any time. Nobody
-waits for thousands that were never read: they are rows with a name and a time at first, and are read as time goes by,
-the newest first, which is how a page shows them.
+A finished run is unchanged while the modification times of its folder and of run.json are the same (Headway renames
+whole files into place, which changes the first). For one that may be training, the sizes of growing files and the
+holder of its lock are checked too. Rows of finished runs are also cached on disk for the next server; that file may be
+deleted at any time. Requests do not wait for thousands of new runs: these first have rows with only a name and a time,
+and are read in the background, newest first, which is the order on the page.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from headway.scoring.metrics import METRICS, parsed
 from headway.workbench.paths import below, check_links
 
 PATIENCE = 0.1
-"""Seconds of a core for reading runs that are new, before somebody is answered."""
+"""Seconds of CPU time for reading new runs before a request is answered."""
 WORTH_KEEPING = 50
-"""Runs that were read since the rows were kept last."""
+"""How many runs must have been read before the cached rows are written again."""
 SEED = re.compile(r"(?P<arm>.+)\.seed-\d+")
 
 
@@ -39,11 +39,11 @@ SEED = re.compile(r"(?P<arm>.+)\.seed-\d+")
 class RunRow:
     facts: dict[str, Any]
     text: str
-    """The facts as JSON, written once."""
+    """The facts as JSON, serialized once."""
     mark: tuple[Any, ...]
-    """By which it is told whether anything has changed."""
+    """Changes whenever the run's files do."""
     is_settled: bool
-    """It has ended, and nobody is at it."""
+    """The run has ended, and no process is working on it."""
 
 
 class RunTable:
@@ -52,9 +52,9 @@ class RunTable:
         self.rows: dict[Path, RunRow] = {}
         self.studies: list[Path] = []
         self.unread = 0
-        """Rows with a name and a time alone: there was none yet to read their runs."""
+        """The number of rows that only have a name and a time, because their runs have not been read yet."""
         self.version = 0
-        """How many looks have found something new: whoever knows one of them can ask what came after (`since`)."""
+        """The number of updates that found changes; `since` gives what changed after one of them."""
         self._changed: dict[Path, int] = {}
         self._gone: dict[str, int] = {}
         self._lock, self._starting = threading.Lock(), threading.Lock()
@@ -63,9 +63,9 @@ class RunTable:
         self._kept = self._restored()
 
     def refresh(self, seconds: float = PATIENCE) -> tuple[list[RunRow], list[str]]:
-        """Look again; gives the rows that are new or have changed, and the names of those that are gone. Not many more
-        seconds of a core are spent on reading than these; where somebody else is looking just now, not even those."""
-        if not self._lock.acquire(timeout=seconds if self.version else 30.0):  # nothing is known before the first look
+        """Update the table. Returns new or changed rows, and the names of removed ones. Reading takes about `seconds`
+        of CPU time; if another thread is updating just now, nothing is read."""
+        if not self._lock.acquire(timeout=seconds if self.version else 30.0):  # before the first update, wait for it
             return [], []
         try:
             return self._looked(seconds)
@@ -73,7 +73,7 @@ class RunTable:
             self._lock.release()
 
     def read_on(self) -> None:
-        """Read what is unread in a thread of its own, until nothing is; whoever asks meanwhile gets what is known."""
+        """Read the remaining runs in a background thread; requests meanwhile get what is known."""
         with self._starting:
             if self.unread and not (self._reader and self._reader.is_alive()):
                 self._reader = threading.Thread(target=self._read_all, daemon=True)
@@ -117,20 +117,20 @@ class RunTable:
         return changed, gone
 
     def since(self, version: int) -> tuple[list[RunRow], list[str]]:
-        """What has changed, and what is gone, after that look: whoever it was that looked."""
+        """What has changed and what was removed after that update, whoever made it."""
         rows, changed, gone = self.rows, self._changed, self._gone
         new = [row for path, row in rows.items() if changed.get(path, 0) > version]
         return new, [name for name, at in gone.items() if at > version]
 
     def as_json(self) -> str:
-        """`{"folder": …, "runs": [row, …]}`; an empty folder and one that is gone are told apart."""
+        """`{"folder": …, "runs": [row, …]}`; `there` is false if the folder no longer exists."""
         there = self.folder.is_dir()
         facts = {"folder": str(self.folder), "there": there, "unread": self.unread, "at": self.version}
         head = json.dumps(facts)[:-1]
         return head + ', "runs": [' + ",".join(row.text for row in list(self.rows.values())) + "]}"
 
     def _unread(self, path: Path, mark: tuple[Any, ...]) -> RunRow:
-        """With the time of its run.json, so that it stands about where it will stand when it is read."""
+        """A row for a run that has not been read, with the time of its run.json, so that it is sorted about right."""
         made = datetime.fromtimestamp(_written(mark) / 1e9, UTC).isoformat(timespec="seconds")
         return _row({"name": self.name_of(path), "state": "not read yet", "step": 0, "created": made}, (), False)
 
@@ -140,7 +140,7 @@ class RunTable:
 
     def _keep(self) -> None:
         settled = {str(path): [row.mark, row.facts] for path, row in self.rows.items() if row.is_settled}
-        with contextlib.suppress(OSError, RuntimeError):  # without it, everything is read again
+        with contextlib.suppress(OSError, RuntimeError):  # without the cache, everything is read again
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._file, json.dumps({"headway": __version__, "rows": settled}))
             self._not_kept = 0
@@ -175,7 +175,7 @@ class RunTable:
 
 def _row(facts: dict[str, Any], mark: tuple[Any, ...], is_settled: bool) -> RunRow:
     said = {key: value for key, value in facts.items() if value not in (None, [], "")}
-    return RunRow(said, json.dumps(said), mark, is_settled)  # ASCII: half a surrogate in a file must not stop all
+    return RunRow(said, json.dumps(said), mark, is_settled)  # ASCII: a lone surrogate in a file must not break it
 
 
 def _told(run: RunRecord, state: RunState) -> dict[str, Any]:
@@ -210,14 +210,14 @@ def _told(run: RunRecord, state: RunState) -> dict[str, Any]:
 
 
 def word_of(state: RunState) -> str:
-    """How a run stands, in a word: `running`, `killed`, or one of `State`."""
+    """A run's state in one word: `running`, `killed`, or one of `State`."""
     if state.is_running:
         return "running"
     return "killed" if state.status.state is State.STARTED else str(state.status.state)
 
 
 def recipe_of(folder: Path) -> str | None:
-    """What the command that made it began from: a packaged recipe or a file; None for what no command made."""
+    """The packaged recipe or file that its command named; None if no training command made it."""
     try:
         words = read_json(folder / "environment.json").get("command") or []
     except UserError:
@@ -240,7 +240,7 @@ def _mark(path: Path, is_settled: bool) -> tuple[Any, ...]:
 
 
 def _written(mark: tuple[Any, ...]) -> int:
-    """When its run.json was, in nanoseconds."""
+    """The modification time of its run.json, in nanoseconds."""
     return mark[1] if mark else 0
 
 

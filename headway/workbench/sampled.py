@@ -1,11 +1,11 @@
-"""Samples from models, asked of the worker that keeps them loaded."""
+"""Generates text in the worker that keeps models loaded."""
 
 from pathlib import Path
 from typing import Any
 
 
 def sample(folder: str, prompt: str, tokens: int, temperature: float, seed: int) -> dict[str, Any]:
-    """As `headway sample --json`."""
+    """The answer of `headway sample --json`."""
     from headway.experiment.evaluate import sample_text
     from headway.run.folder import open_run
     from headway.tasks.abilities import Draw

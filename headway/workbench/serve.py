@@ -1,7 +1,7 @@
-"""From a folder to a page in the browser: a socket, a token, one address.
+"""Serves a folder to the browser: opens a socket, and prints an address with a token.
 
-The token and the port are kept for the folder, in the user's own state folder and readable by nobody else: pages that
-are open when the server is started again go on by themselves.
+The token and the port are stored for each folder, in the user's own state folder and readable by nobody else, so that
+open pages reconnect by themselves when the server is started again.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from headway.workbench.guard import Guard
 
 PORT = 8765
 CONNECTIONS = 400
-"""At once. Beyond that, those make way that have not shown a whole request yet, the oldest first."""
+"""Connections at the same time. Beyond that, the oldest of those without a complete request are closed."""
 FIRST_REQUEST = 10.0
-"""Seconds in which a connection must ask something."""
+"""Seconds in which a connection must send a request."""
 
 
 def serve(folder: Path, host: str, port: int | None, read_only: bool, browser: bool, new_token: bool) -> None:
-    """Until Ctrl-C."""
+    """Serve until Ctrl-C."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
     bench = Bench(folder, read_only)
@@ -49,12 +49,13 @@ def serve(folder: Path, host: str, port: int | None, read_only: bool, browser: b
     address = f"http://{_shown(host)}:{port}/?token={token}"
     if not is_loopback(host):
         print(
-            f"warning: {host} is reached from other machines: whoever has this address can read what is below {folder}"
+            f"warning: {host} can be reached from other machines: anybody with this address can read everything below "
+            f"{folder}"
             + ("" if read_only else ", and start and stop trainings")
-            + "; what is sent is not encrypted. An ssh tunnel to 127.0.0.1 is safer.",
+            + "; the connection is not encrypted. An ssh tunnel to 127.0.0.1 is safer.",
             file=sys.stderr,
         )
-    print(f"{bench.folder} is open at\n\n  {address}\n\nCtrl-C closes it; trainings go on.", flush=True)
+    print(f"{bench.folder} is open at\n\n  {address}\n\nCtrl-C closes it; trainings continue.", flush=True)
     if browser:
         threading.Timer(0.5, webbrowser.open, [address]).start()
     _allow_files()
@@ -62,7 +63,7 @@ def serve(folder: Path, host: str, port: int | None, read_only: bool, browser: b
 
 
 class WorkbenchServer(uvicorn.Server):
-    """Pages that watch are let go before the server ends: it would wait for them."""
+    """Closes the event streams of pages before shutting down; otherwise it would wait for them."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         guard: Any = self.config.loaded_app
@@ -87,10 +88,10 @@ def server_of(app: Guard) -> WorkbenchServer:
 
 
 class PatientProtocol(H11Protocol):
-    """Connections have a limit, and so does the patience with those that ask nothing."""
+    """Limits the number of connections, and the time that idle ones are kept."""
 
     waiting: ClassVar["OrderedDict[PatientProtocol, None]"] = OrderedDict()
-    """Those that have asked nothing yet, oldest first."""
+    """Connections without a request so far, oldest first."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -121,7 +122,7 @@ class PatientProtocol(H11Protocol):
 
 
 class _State:
-    """What is kept of a folder's workbench between two servers."""
+    """What is stored about a folder's workbench between two servers."""
 
     def __init__(self, folder: Path):
         home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
@@ -139,7 +140,9 @@ class _State:
             with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 json.dump({"token": token, "port": port}, file)
         except OSError as error:
-            print(f"warning: the address cannot be kept ({error.strerror}): the next one is another", file=sys.stderr)
+            print(
+                f"warning: the address cannot be stored ({error.strerror}); next time it will change", file=sys.stderr
+            )
 
 
 _LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
@@ -161,7 +164,7 @@ def _shown(host: str) -> str:
 
 
 def _addresses(host: str) -> set[str]:
-    """By which a machine that listens everywhere may be called."""
+    """The addresses of a machine that listens on all of them."""
     if host not in ("0.0.0.0", "::"):
         return {_shown(host)}
     try:
@@ -172,7 +175,7 @@ def _addresses(host: str) -> set[str]:
 
 
 def _listen(host: str, port: int | None, remembered: int) -> socket.socket:
-    """A port that somebody asked for, or nothing; else the one of last time, or any that is free."""
+    """Listen on the given port only; without one, on that of last time, or on any free one."""
     why = ""
     for tried in [port] if port is not None else [remembered, 0]:
         made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -188,7 +191,7 @@ def _listen(host: str, port: int | None, remembered: int) -> socket.socket:
 
 
 def _allow_files() -> None:
-    """As many open files as the system lets us have: each connection is one."""
+    """Allow as many open files as possible, since each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
     if soft < wanted:

@@ -1,7 +1,7 @@
-"""Attention on paper, for a page where keys are dragged: which can be selected, by which query, or why none can.
+"""Attention by construction for an interactive page: which keys can be selected, by which query, or why none can.
 
-Everything is computed by `headway.solve`, and answers are those of `headway solve … --json`, with what a drawing needs
-besides. Queries and keys take milliseconds and need no torch; constructions are asked of the worker that has it.
+Everything is computed by `headway.solve`. Answers are those of `headway solve … --json`, with additions for drawing.
+Queries and keys take milliseconds and do not need torch; constructions are computed by a worker, which has it.
 """
 
 from fractions import Fraction
@@ -27,7 +27,7 @@ class OnPaper(BaseModel):
 class AskedForQuery(OnPaper):
     keys: Table
     wanted: Numbers
-    """A weight for each key; they are divided by their sum."""
+    """One weight per key; they are normalized."""
     within: float = 1e-3
     scaled: bool = False
 
@@ -43,10 +43,10 @@ class AskedForConstruction(OnPaper):
     """convolution, shift, mean-pool or max-pool."""
     taps: Numbers = []
     places: int = 1
-    """Of a shift; or the slots of a window."""
+    """The distance of a shift, or the number of slots of a window."""
     centre: int | None = None
     tokens: int = Field(default=8, ge=1, le=64)
-    """Of the sequence whose attention is shown."""
+    """The length of the sequence whose attention is shown."""
 
 
 class AskedForMatrix(OnPaper):
@@ -56,7 +56,7 @@ class AskedForMatrix(OnPaper):
 
 @router.post("/query")
 def query(asked: AskedForQuery) -> dict[str, Any]:
-    """A query with the wanted weights, or the mixture that forbids it; and which keys can be selected at all."""
+    """A query with the wanted weights, or a certificate that there is none; and which keys can be selected at all."""
     from headway.solve.queries import find_query
 
     scale = len(asked.keys[0]) ** -0.5 if asked.scaled and asked.keys[0] else 1.0
@@ -66,7 +66,7 @@ def query(asked: AskedForQuery) -> dict[str, Any]:
 
 @router.post("/key")
 def key(asked: AskedForKey) -> dict[str, Any]:
-    """A key to put in another's place, so that this query has the wanted weights; or the best there is."""
+    """A key to replace another, so that this query has the wanted weights; or the best there is."""
     from headway.solve.keys import find_key
 
     scale = len(asked.keys[0]) ** -0.5 if asked.scaled and asked.keys[0] else 1.0
@@ -77,7 +77,7 @@ def key(asked: AskedForKey) -> dict[str, Any]:
 
 @router.post("/construction")
 async def construction(asked: AskedForConstruction, bench: Here) -> dict[str, Any]:
-    """An attention layer that is a convolution, a shift or a pool: its weights, and who looks where in a sequence."""
+    """An attention layer that is a convolution, a shift or a pool: its weights, and its attention on a sequence."""
     return await bench.models.ask("headway.workbench.solving:constructed", **asked.model_dump())
 
 
@@ -88,8 +88,8 @@ async def matrix(asked: AskedForMatrix, bench: Here) -> dict[str, Any]:
 
 
 def corners(keys: np.ndarray) -> list[int]:
-    """The keys that some query can select: those at the corners of the hull, in order around it (in a plane), without
-    those that another key lies on. In exact arithmetic, as the queries are judged."""
+    """The keys that some query can select: the corners of the convex hull, in order around it (in a plane), without
+    duplicate keys. In exact arithmetic, like the judgement of queries."""
     points = [tuple(map(Fraction, map(float, key))) for key in keys]
     alone = [k for k, point in enumerate(points) if points.count(point) == 1]
     if keys.shape[1] == 1:
@@ -116,10 +116,10 @@ def _turn(a: tuple[Fraction, ...], b: tuple[Fraction, ...], c: tuple[Fraction, .
 
 
 def _shares(wanted: list[float]) -> list[float]:
-    """Sliders need not sum to one."""
+    """Normalize weights from sliders."""
     total = sum(wanted)
     if not wanted or min(wanted) < 0 or not 0 < total < float("inf"):
-        raise UserError("the wanted weights must not be negative, and not all of them zero")
+        raise UserError("the wanted weights must not be negative, and not all zero")
     return [one / total for one in wanted]
 
 
@@ -142,7 +142,7 @@ def constructed(what: str, taps: list[float], places: int, centre: int | None, t
         raise UserError(f"there is no construction '{what}'{did_you_mean(what, makers)}")
     made = makers[what]()
     given = torch.zeros(tokens, 1, dtype=torch.float64)
-    given[tokens // 2] = 1.0  # one impulse: what comes out shows the kernel, turned round
+    given[tokens // 2] = 1.0  # an impulse: the response shows the kernel, reversed
     ramp = torch.linspace(-1, 1, tokens, dtype=torch.float64)[:, None]
     return {
         **made.as_json(),
@@ -157,7 +157,7 @@ def as_matrices(weights: list[list[float]], width: int) -> dict[str, Any]:
     from headway.solve.kronecker import stacked, stacked_derivation
 
     if len({len(row) for row in weights}) > 1:
-        raise UserError("the rows of the weights are not all of one length")
+        raise UserError("the rows of the weights have different lengths")
     rows, columns = stacked(weights, width, "rows"), stacked(weights, width, "columns")
     return {
         "width": width,

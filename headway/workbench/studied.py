@@ -1,4 +1,4 @@
-"""What follows from a study, and what came of cases: asked of a worker, for it needs the recipes to be understood."""
+"""Conclusions of studies, and results of cases. Runs in a worker, which can parse recipes."""
 
 from functools import partial
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from headway.workbench.paths import check_links
 
 _KNOWN: dict[tuple[str, str], tuple[Any, Any]] = {}
-"""Answers by what they are of, with the times of the files that they were made from."""
+"""Cached answers, with the modification times of the files they were made from."""
 
 
 def conclusion(folder: str) -> dict[str, Any]:
-    """What `headway study results --json` says; with a mark for every interval, and the figures of the report."""
+    """The answer of `headway study results --json`, with a drawing of every interval and the figures of the report."""
     return _kept("conclusion", Path(folder), _conclusion)
 
 
@@ -40,7 +40,7 @@ def _conclusion(folder: Path) -> dict[str, Any]:
 
 
 def plan(folder: str) -> dict[str, Any]:
-    """What the whole study takes, by trying each shape for a moment: `headway study plan --json`."""
+    """What the whole study takes, by measuring each shape briefly: `headway study plan --json`."""
     from headway.study.execution.execute import suited
     from headway.study.execution.plan import plan as plan_study
     from headway.study.folder import StudyFolder
@@ -50,7 +50,7 @@ def plan(folder: str) -> dict[str, Any]:
 
 
 def case(studies: str, name: str) -> dict[str, Any]:
-    """One case: what was reported, and what each of its sizes came to here."""
+    """One case: what was reported, and the results of each of its sizes here."""
     from headway.cases.catalogue import conclusion_of, folder_of, takes, title_of
     from headway.cases.table import carried_out
 
@@ -65,8 +65,7 @@ def case(studies: str, name: str) -> dict[str, Any]:
 
 
 def standings(studies: str, home: str) -> dict[str, dict[str, Any]]:
-    """Of every case: the report's conclusion, and how it stands by what was carried out below `home`, the folder that
-    is served."""
+    """For every case: the reported conclusion, and whether it holds in the studies below `home`, the served folder."""
     from headway.cases.catalogue import conclusion_of, folder_of, packaged
 
     found = {}
@@ -101,7 +100,7 @@ def _table(table: Any) -> dict[str, Any]:
 
 
 def _kept(what: str, folder: Path, made: Any) -> Any:
-    """The answer of last time, if no file that it rests on has changed."""
+    """The previous answer, if none of its files has changed."""
     mark = _mark(folder)
     key = (what, str(folder))
     if key not in _KNOWN or _KNOWN[key][0] != mark:

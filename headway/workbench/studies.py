@@ -1,5 +1,5 @@
-"""Studies as their folders tell them, without understanding the study: which runs there are to be, how each stands, how
-long the rest takes. What follows from them is asked of a worker (`studied.py`).
+"""Studies as their folders describe them, without parsing the study: the planned runs, their states, and the time left.
+What follows from the results is computed by a worker (`studied.py`).
 """
 
 import json
@@ -20,11 +20,11 @@ from headway.workbench.runs import SEED, RunRow, RunTable
 
 TITLE = re.compile(r"^title:.*\n(?:[ ].*\n)*", re.MULTILINE)
 LOG = 4000
-"""Characters from the end of a study's log."""
+"""Characters shown from the end of a study's log."""
 
 
 def listed(table: RunTable, folder: Path) -> dict[str, Any]:
-    """One study, or one exercise that was worked out, in a line."""
+    """One study, or one worked exercise, as a row of the list."""
     rows = rows_of(table, folder)
     arms = arms_of(folder, rows)
     return {
@@ -42,7 +42,7 @@ def listed(table: RunTable, folder: Path) -> dict[str, Any]:
 
 
 def opened(table: RunTable, folder: Path) -> dict[str, Any]:
-    """One study: its arms and seeds as cells, how each stands, and how much is left."""
+    """One study: its runs as cells by arm and seed, with their states, and the time left."""
     rows = rows_of(table, folder)
     arm_of = arms_of(folder, rows)
     failed, process = failures(folder), holder(folder)
@@ -66,13 +66,13 @@ def opened(table: RunTable, folder: Path) -> dict[str, Any]:
 
 
 def rows_of(table: RunTable, folder: Path) -> dict[str, RunRow]:
-    """The runs of a study, by the names of their folders."""
+    """The runs of a study, by their folder names."""
     home = folder / "runs"
     return {path.name: row for path, row in list(table.rows.items()) if path.parent == home}
 
 
 def arms_of(folder: Path, rows: Mapping[str, RunRow]) -> dict[str, str]:
-    """Every run that is to be, and its arm; as the study said when it began. Before that, those that are there."""
+    """Every planned run and its arm, as recorded when the study started. Before that, only the runs that exist."""
     begun = last(read_events(folder), Opened)
     if begun is not None:
         return dict(begun.arm_of)
@@ -84,8 +84,8 @@ def has_ended(row: RunRow | None) -> bool:
 
 
 def seconds_left(arm_of: Mapping[str, str], rows: Mapping[str, RunRow]) -> float | None:
-    """By what the runs so far took, arm by arm where some of it have ended, and by how many train at once. None:
-    nothing is known yet."""
+    """The time left, estimated from the times of finished runs (of the same arm if there are any) and from how many
+    train at once. None if nothing is known yet."""
     took: dict[str, list[float]] = {}
     for name, row in rows.items():
         if has_ended(row) and row.facts.get("seconds"):
@@ -106,7 +106,7 @@ def seconds_left(arm_of: Mapping[str, str], rows: Mapping[str, RunRow]) -> float
 
 
 def failures(folder: Path) -> dict[str, str]:
-    """Runs that did not end, and why."""
+    """Runs that failed, and why."""
     found = {}
     for path in sorted((folder / "failures").glob("*.json")):
         try:
@@ -117,7 +117,7 @@ def failures(folder: Path) -> dict[str, str]:
 
 
 def outcomes(folder: Path) -> list[str]:
-    """Of the verdicts, or of an exercise's claims, as they were last written down."""
+    """The outcomes of the verdicts, or of an exercise's claims, as last stored."""
     path = folder / "verdicts.json"
     if not path.is_file():
         return []
@@ -132,7 +132,7 @@ def outcomes(folder: Path) -> list[str]:
 
 
 def title_of(folder: Path) -> str:
-    """Read off its file; its name where that cannot be read."""
+    """The title from a study's file; the folder's name if that cannot be read."""
     try:
         if (folder / "study.yaml").is_file():
             found = TITLE.search((folder / "study.yaml").read_text("utf-8"))

@@ -1,13 +1,13 @@
-"""Processes that answer what the server itself must not: what needs torch, takes long, or may run out of memory.
+"""Worker processes for what the server must not do itself: what needs torch, takes long, or may run out of memory.
 
-A worker is `python -m headway.workbench.workers`: a line of JSON in, a line of JSON out; an answer that is bytes
-follows a line that says how many. It is started when first asked, keeps what it has loaded, and dies with the server
-(its input ends), or when nobody has asked it for a while. If it dies before, the question it died of is answered with
-an error, and the next one starts another. Where memory runs out, the kernel is told to take a worker first.
+A worker is `python -m headway.workbench.workers`. It reads questions and writes answers, one line of JSON each; a
+binary answer follows a line with its length. It is started by the first question, keeps what it has loaded, and ends
+with the server (its input ends), or when it is idle for a while. If it dies, its question is answered with an error,
+and the next question starts another. If memory runs out, the kernel is told to kill a worker first.
 
-There are several of a kind, and none of them is anybody's: whoever has waited a moment for one that is busy is answered
-by another (`AnsweringProcesses`), so that a slow question holds up nobody but the one who asked it. A question whose
-asker has gone is dropped, and if it goes on computing all the same, so is the process.
+There are several workers of each kind, and any of them can take any question. A question that has waited a moment for a
+busy worker is given to another (`AnsweringProcesses`), so a slow question only delays its own client. A question is
+dropped when its client disconnects; if its computation continues, the process is killed.
 """
 
 import asyncio
@@ -29,30 +29,30 @@ from headway.core.environment import own_python
 from headway.core.errors import UserError
 
 PATIENCE = 1.0
-"""Seconds that a question waits for a process that has the model, before it is taken to another."""
+"""Seconds that a question waits for a process that has its model loaded, before another one takes it."""
 MODELS = 3
-"""That a process keeps at a time: those it was asked about last."""
+"""The number of recently used models that a process keeps loaded."""
 GRACE = 3.0
-"""Seconds that an answer may still take when nobody waits for it any more: a process that is ended takes models with it
-which would have to be loaded again."""
+"""Seconds that a computation may continue after its client has gone: killing the process would also lose its loaded
+models."""
 
 
 class AnsweringProcess:
-    """One such process; one question at a time, in the order they come."""
+    """One worker process. It answers one question at a time, in order."""
 
     def __init__(self, seconds: float = 120.0, idle: float = 900.0):
         self.seconds, self.idle = seconds, idle
-        """The longest that anybody waits for an answer; and how long a process is kept that nobody asks."""
+        """The longest time for an answer, and how long an idle process is kept, in seconds."""
         self._process: subprocess.Popen[bytes] | None = None
         self._turns = ThreadPoolExecutor(max_workers=1)
         self._asked_at = 0.0
         self.is_busy = False
-        """Taken by somebody who asks, or is about to."""
+        """Taken by a client, or about to be."""
         self.knows: deque[str] = deque(maxlen=MODELS)
-        """What it was asked about last, and has loaded."""
+        """The models it was asked about recently, which are loaded."""
 
     async def ask(self, function: str, **given: Any) -> Any:
-        """What `module:function` gives for these, in the worker. A UserError there is one here."""
+        """Call `module:function` in the worker. A UserError there is raised here."""
         question = json.dumps({"function": function, "given": given}).encode() + b"\n"
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._turns, self._asked, question)
@@ -63,7 +63,7 @@ class AnsweringProcess:
 
     @property
     def pid(self) -> int | None:
-        """While it runs."""
+        """The process id while it runs, otherwise None."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
@@ -82,9 +82,9 @@ class AnsweringProcess:
         code = process.wait()
         self.stop()
         if late.is_set():
-            return {"error": f"this took longer than {self.seconds:.0f} seconds, and was given up"}
+            return {"error": f"this took longer than {self.seconds:.0f} seconds and was cancelled"}
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return {"error": f"the process that answers was ended by {how}, perhaps for want of memory; ask again"}
+        return {"error": f"the worker process was ended by {how}, perhaps for lack of memory; try again"}
 
     def _end_if_idle(self) -> None:
         if time.monotonic() - self._asked_at >= self.idle:
@@ -98,36 +98,36 @@ class AnsweringProcess:
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is the server's to handle
+                start_new_session=True,  # Ctrl-C is handled by the server
             )
         return self._process
 
     def give_up(self) -> None:
-        """End what it is computing, whatever that is."""
+        """Kill the process, and so end whatever it is computing."""
         if (process := self._process) is not None:
             process.kill()
 
     def stop(self) -> None:
-        """It is started again when somebody asks."""
+        """End the process; the next question starts another."""
         process, self._process = self._process, None
         self.knows.clear()
         if process is not None:
             process.kill()
             process.wait()
             for pipe in filter(None, (process.stdin, process.stdout)):
-                with contextlib.suppress(OSError):  # what was not sent is not sent any more
+                with contextlib.suppress(OSError):  # unsent data are dropped
                     pipe.close()
 
 
 class AnsweringProcesses:
-    """Several, of which each question takes one: that which has loaded what it is about, or one that is free."""
+    """Several worker processes. Each question goes to one that has its model loaded, or to a free one."""
 
     def __init__(self, most: int, seconds: float = 120.0, idle: float = 900.0):
         self.processes = [AnsweringProcess(seconds, idle) for _ in range(most)]
         self._freed = asyncio.Event()
 
     async def ask(self, function: str, about: str = "", **given: Any) -> Any:
-        """As `AnsweringProcess.ask`; `about`: what must be loaded for it. May be cancelled."""
+        """Like `AnsweringProcess.ask`; `about`: what must be loaded. May be cancelled."""
         process = await self._taken(about)
         answer = asyncio.ensure_future(process.ask(function, **given))
         answer.add_done_callback(lambda _: self._free(process))
@@ -135,7 +135,7 @@ class AnsweringProcesses:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             asyncio.get_running_loop().call_later(GRACE, lambda: answer.done() or process.give_up())
-            answer.add_done_callback(lambda late: late.cancelled() or late.exception())  # which nobody hears
+            answer.add_done_callback(lambda late: late.cancelled() or late.exception())  # mark it as retrieved
             raise
 
     def stop(self) -> None:
@@ -157,7 +157,8 @@ class AnsweringProcesses:
         return found
 
     def _best(self, about: str, was_waited: bool) -> AnsweringProcess | None:
-        """None: it is worth waiting, for a process that has it, or for any that runs: starting one takes seconds."""
+        """Choose a free process. None if waiting is better: for one that has the model loaded, or for a running one,
+        since starting one takes seconds."""
         free = [one for one in self.processes if not one.is_busy]
         running = [one for one in free if one.pid is not None]
         knowing = [one for one in self.processes if one.pid is not None and about in one.knows]
@@ -175,7 +176,7 @@ class AnsweringProcesses:
 
 
 def _answer_of(process: subprocess.Popen[bytes], question: bytes) -> dict[str, Any] | None:
-    """None: it died of the question, or before."""
+    """Send a question and read its answer; None if the process died."""
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(question)
@@ -188,14 +189,14 @@ def _answer_of(process: subprocess.Popen[bytes], question: bytes) -> dict[str, A
             found = process.stdout.read(answer["bytes"])
             return {"answer": found} if len(found) == answer["bytes"] else None
         return answer
-    except (OSError, ValueError):  # a pipe that broke, or was closed by whoever stopped it
+    except (OSError, ValueError):  # a broken pipe, or one closed by `stop`
         return None
 
 
 def main() -> None:
-    """Answer until the questions end. What is printed meanwhile goes to stderr: stdout is for answers."""
+    """Answer questions until the input ends. Other output goes to stderr, since stdout is for answers."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    with contextlib.suppress(OSError):  # elsewhere than on Linux there is no such thing
+    with contextlib.suppress(OSError):  # exists on Linux only
         Path("/proc/self/oom_score_adj").write_text("1000")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -209,7 +210,7 @@ def main() -> None:
                 told = json.dumps({"answer": found}, ensure_ascii=False, allow_nan=False)
         except UserError as error:
             told, after = json.dumps({"error": str(error)}), b""
-        except Exception as error:  # it is an answer's failure, not the worker's
+        except Exception as error:  # report the error, and keep the worker running
             print(f"{asked['function']}: {type(error).__name__}: {error}", file=sys.stderr)
             told, after = json.dumps({"error": f"{type(error).__name__}: {error}"}), b""
         answers.write(told.encode() + b"\n" + after)

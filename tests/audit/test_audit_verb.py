@@ -43,7 +43,7 @@ def test_a_run_is_audited_and_the_report_kept(audit, runs):
 def test_a_recipe_is_audited_before_it_is_trained(audit, workshop):
     code, out, _ = audit(str(workshop.recipe), "model.mixer.fusion=reweight", "--strict")
     assert code == 1
-    assert "sees the future" in out and "not run: this model keeps no cache" in out
+    assert "sees the future" in out and "not run: this model has no cache" in out
 
 
 def test_as_json(audit, workshop):
@@ -56,16 +56,16 @@ def test_as_json(audit, workshop):
 
 def test_an_audit_explains_itself(audit):
     code, out, _ = audit("--explain", "causality")
-    assert code == 0 and out.startswith("causality (model): No answer depends on a later token.")
+    assert code == 0 and out.startswith("causality (model): No output depends on a later token.")
     assert "millionth" in out
 
 
 def test_mistakes_are_told_in_words(audit):
     assert audit()[0::2] == (2, "headway: give a run or a recipe to audit, or --explain AUDIT\n")
     assert "did you mean 'causality'?" in audit("--explain", "causalty")[2]
-    assert "there is neither a run nor a recipe 'tinny'; did you mean 'tiny'?" in audit("tinny")[2]
-    assert "neither a run nor a recipe 'dem'; did you mean 'demo'?" in audit("dem")[2]
-    assert "tiny is a run, and seed=3 cannot be changed any more" in audit("tiny", "seed=3")[2]
+    assert "'tinny' is neither a run nor a recipe; did you mean 'tiny'?" in audit("tinny")[2]
+    assert "'dem' is neither a run nor a recipe; did you mean 'demo'?" in audit("dem")[2]
+    assert "tiny is a run, so seed=3 can no longer be changed" in audit("tiny", "seed=3")[2]
 
 
 def test_the_heads_of_imported_weights_are_looked_at_too(audit, runs):

@@ -1,6 +1,7 @@
 """What is wrong with one member of many is found in that member, though all are asked at once."""
 
 from dataclasses import replace
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from tiny import tiny_recipe
 
 from headway import tasks
 from headway.audit.pictures.matching import caption_matters, picture_matters
+from headway.audit.populations import control_groups
 from headway.audit.populations.members import Member, excerpts
 from headway.audit.runner import audit_model, audit_models
 from headway.audit.translation.sources import source_matters
@@ -17,6 +19,7 @@ from headway.experiment import audit
 from headway.experiment.audit import audit_run, audit_runs
 from headway.experiment.kept import KeptMembers, probe_of_recipe
 from headway.experiment.train import train
+from headway.models.language_model import LanguageModel
 from headway.recipe.recipe import load
 from headway.recipe.sweep import varied
 
@@ -105,7 +108,7 @@ def test_what_should_stay_is_looked_at_in_each(workshop, tmp_path, monkeypatch):
     spoil(runs[SPOILT], decayed)
     found = [report.finding("moved") for report in audit_runs(runs, tasks.load(runs[0].recipe))]
     assert [finding.verdict for finding in found] == ["pass", "pass", "fail"]
-    assert "should stay" in found[SPOILT].sentence
+    assert "should be frozen" in found[SPOILT].sentence
 
 
 def too_large(weights, start):
@@ -155,6 +158,54 @@ def test_some_at_a_time_are_told_the_same(runs, monkeypatch):
     for one, other in zip(at_once, in_turns, strict=True):
         assert {f.audit: f.verdict for f in one.findings} == {f.audit: f.verdict for f in other.findings}
         assert one.not_run == other.not_run
+
+
+def honest(found):
+    return found
+
+
+def of_the_neighbour(found):
+    return found.roll(1, 0)
+
+
+def of_all_mixed(found):
+    return 0.9 * found + 0.1 * found.mean(0, keepdim=True)
+
+
+def of_the_first_beside_others(found):
+    return torch.cat([found[:1], found[:1], found[2:]]) if len(found) > 1 else found
+
+
+@pytest.mark.parametrize("fault", [honest, of_the_neighbour, of_all_mixed, of_the_first_beside_others])
+def test_outputs_in_control_groups_are_those_of_each_alone(runs, fault, monkeypatch):
+    """A member is evaluated alone if a fault changes its outputs in its group."""
+    original, asked = LanguageModel.forward, []
+
+    def forward(self, *given, **named):
+        found, after = original(self, *given, **named)
+        asked.append(self.replicas)
+        return fault(found), after
+
+    monkeypatch.setattr(LanguageModel, "forward", forward)
+    kept = KeptMembers(runs, [run.checkpoint("auto") for run in runs], tasks.load(runs[0].recipe))
+    in_groups = kept.controls()
+    assert {1, 2, 3} <= {*asked}
+    asked.clear()
+    monkeypatch.setattr(control_groups, "MAX_ALONE", 5)
+    alone = kept.controls()
+    assert set(asked) == {1}
+    assert all(one.agrees_with(other) for one, other in zip(in_groups, alone, strict=True))
+    assert not any(one.agrees_with(other) for one, other in zip(in_groups, alone[1:], strict=False))
+
+
+def test_no_member_has_the_same_place_or_neighbours_in_its_control_group():
+    for members in range(control_groups.MAX_ALONE + 1, 70):
+        groups = control_groups.control_groups(range(members))
+        assert sorted(chain(*groups)) == [*range(members)]
+        assert [r for group in groups for place, r in enumerate(group) if place == r] == [0]
+        assert not any(right - left == 1 for group in groups for left, right in pairwise(group))
+        told = control_groups.also_alone(groups)
+        assert told[0] == 0 and [len({*told} & {*group}) for group in groups] == [1] * len(groups)
 
 
 OF_SOMEBODY_ELSE = '''from typing import Literal

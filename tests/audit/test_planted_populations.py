@@ -11,6 +11,7 @@ from headway import tasks
 from headway.audit.audit import AUDITS, Report
 from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Fault, planted
+from headway.audit.populations import control_groups, seeds
 from headway.audit.populations.populations import POPULATION_AUDITS
 from headway.experiment import assembly
 from headway.experiment.audit import audit_run, population_report
@@ -72,11 +73,13 @@ CLEAN = [
 
 
 @pytest.mark.parametrize("case", CLEAN, ids=lambda case: " ".join(case))
-def test_clean(case, trained):
-    report = examined(trained(*case))
-    assert not report.failures and not report.warnings, report
-    assert {f.audit for f in report.findings} | report.not_run.keys() == {one.name for one in POPULATION_AUDITS}
-    assert set(report.not_run) <= {"causality-beside-others"}
+def test_clean(case, trained, monkeypatch):
+    for max_alone in (3, 1):
+        monkeypatch.setattr(control_groups, "MAX_ALONE", max_alone)
+        report = examined(trained(*case))
+        assert not report.failures and not report.warnings, report
+        assert {f.audit for f in report.findings} | report.not_run.keys() == {one.name for one in POPULATION_AUDITS}
+        assert set(report.not_run) <= {"causality-beside-others"}
 
 
 def test_a_member_knows_that_it_was_one(trained):
@@ -133,12 +136,21 @@ def _after_each_step(patch, change):
     patch.setattr(MomentsOptimizer, "step", step)
 
 
-def _memory_of_the_fourth(patch):
+def _memory_of(patch, one, other):
     def change(optimizer):
         for tensor in (tensor for kept in optimizer.memory.values() for tensor in kept if len(tensor) == 5):
-            tensor[4] = tensor[3]
+            tensor[one] = tensor[other]
 
     _after_each_step(patch, change)
+
+
+def _memory_of_the_fourth(patch):
+    _memory_of(patch, 4, 3)
+
+
+def _memory_of_the_first_for_the_second(patch):
+    """Neither the first, nor the one in the middle, nor the last."""
+    _memory_of(patch, 1, 0)
 
 
 def _weights_of_the_fourth_once(patch):
@@ -157,17 +169,37 @@ def _weights_of_the_fourth_once(patch):
     [
         (_start_of_the_fourth, "replica 5 begins with"),
         (_noise_of_the_fourth, "a first loss of"),
-        (_memory_of_the_fourth, "at step 3; alone"),
-        (_weights_of_the_fourth_once, "leans towards that of seed 3"),
+        (_memory_of_the_fourth, "at step 3; repeated"),
+        (_memory_of_the_first_for_the_second, "at step 3; repeated"),
+        (_weights_of_the_fourth_once, "initial weights of seed 3"),
     ],
 )
-def test_the_last_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
-    """In training, and while it is audited: it is not among those that are compared side by side."""
+def test_one_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
+    """The fault is there in training and in the audit. It is found by control groups and by evaluating each alone."""
     with pytest.MonkeyPatch.context() as patch:
         fault(patch)
         runs = ground.train("model.dropout=0.2", "training.optimizer.learning_rate=0.02", seeds=5)
-        found = examined(runs).failures
-    assert [f.audit for f in found] == ["seeds-apart"] and told in found[0].sentence
+        found = [examined(runs).failures]
+        patch.setattr(control_groups, "MAX_ALONE", 5)
+        found += [examined(runs).failures]
+    for failures in found:
+        assert [f.audit for f in failures] == ["seeds-apart"] and told in failures[0].sentence
+
+
+def test_a_group_that_does_not_fit_is_checked_one_by_one(trained, monkeypatch):
+    """As on a GPU that training has filled."""
+    honest, asked = seeds._next_losses, []
+
+    def next_losses(members, some, *given):
+        asked.append(some)
+        if len(some) > 1:
+            raise torch.OutOfMemoryError("no room")
+        return honest(members, some, *given)
+
+    monkeypatch.setattr(control_groups, "MAX_ALONE", 1)
+    monkeypatch.setattr(seeds, "_next_losses", next_losses)
+    assert not examined(trained()).failures
+    assert asked == [[0, 2], [0], [2], [1], [0]]
 
 
 def test_one_that_diverged_leaves_the_audits_of_the_others(trained):

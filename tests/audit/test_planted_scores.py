@@ -16,7 +16,7 @@ from headway.audit.plants.library import faults
 from headway.audit.plants.needs import MASKED, MATCHER, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.scores.recount import Counted
-from headway.audit.scores.scored import ScoredPopulation, Twice
+from headway.audit.scores.scored import Recomputed, ScoredPopulation
 from headway.audit.scores.scores import SCORE_AUDITS, _off_parts
 from headway.data.tokens import Tokens
 from headway.experiment.evaluate import score_splits_again
@@ -161,7 +161,7 @@ def test_a_loss_that_is_in_a_few_rows_is_looked_for_in_all(stored, right):
     rarely, scores = _Rarely(), {"test": {"loss": Score("test.loss", stored, "")}}
     (counted,) = rarely.losses(rarely.parts[0], None)
     population = ScoredPopulation([None], [None], None, "cpu", 1.0)  # pyright: ignore
-    part = Twice("a part", False, {}, counted, None)
-    population.__dict__.update(twice={"test": [[part]]}, recounts={"test": rarely}, stored=[scores], asked=None)
+    part = Recomputed("a part", False, {}, counted, None)
+    population.__dict__.update(recomputed={"test": [[part]]}, recounts={"test": rarely}, stored=[scores], asked=None)
     (scored,) = population.members
     assert (_off_parts(scored, "test") is None) is right

@@ -104,7 +104,7 @@ def test_rows_of_one_held_out_split_in_another():
 def test_fifty_rows_eighteen_times_are_fifty_rows():
     outcome = repeated_rows.check(RowSet({"train": filler(400), "test": filler(50, 1) * 18}))
     assert outcome.verdict == "fail" and outcome.value == pytest.approx(1 / 18)
-    assert "the 900 rows of test tell as much as 50" in outcome.sentence and "4.2 times too short" in outcome.sentence
+    assert "the 900 rows of test are effectively 50" in outcome.sentence and "4.2 times too short" in outcome.sentence
 
 
 def test_what_is_said_twice_in_train_may_be_in_test():
@@ -113,7 +113,7 @@ def test_what_is_said_twice_in_train_may_be_in_test():
     train, test = ([said[k] for k in rng.integers(0, 3, n)] + filler(n, n) for n in (400, 100))
     data = RowSet({"train": train, "test": test})
     outcome = repeated_rows.check(data)
-    assert outcome.verdict == "warn" and "of the rows of train say again" in outcome.sentence  # half of train is
+    assert outcome.verdict == "warn" and "of the rows of train repeat" in outcome.sentence  # half of train is
     assert outcome.value > 0.8
 
 
@@ -141,7 +141,7 @@ def test_blank_rows_and_rows_of_signs_are_in_no_train_split():
 def test_without_a_second_split_or_labels_the_audits_do_not_apply():
     alone = RowSet({"train": filler(5)})
     for check in (seen_rows, seen_rows_normalised, seen_rows_nearly):
-        with pytest.raises(DoesNotApply, match="no split beside train"):
+        with pytest.raises(DoesNotApply, match="no split other than train"):
             check.check(alone)
     for check in (conflicting_labels, class_balance):
         with pytest.raises(DoesNotApply, match="no labels"):
@@ -162,9 +162,9 @@ def test_conflicting_labels_are_found_across_case_and_splits():
     ("train", "test", "classes", "verdict", "sentence"),
     [
         ({"a": 50, "b": 50}, {"a": 20, "b": 20}, (), "pass", "2 classes"),
-        ({"a": 50, "b": 50}, {"a": 20, "b": 20}, ("a", "b", "c"), "fail", "class 'c' has no row in train in any split"),
-        ({"a": 50, "b": 50}, {"a": 20, "c": 20}, (), "fail", "class 'c' has no row in train, but 20 rows of other"),
-        ({"a": 50}, {"a": 20}, (), "fail", "one class only"),
+        ({"a": 50, "b": 50}, {"a": 20, "b": 20}, ("a", "b", "c"), "fail", "class 'c' has no row in train"),
+        ({"a": 50, "b": 50}, {"a": 20, "c": 20}, (), "fail", "class 'c' has no row in train, but 20 rows"),
+        ({"a": 50}, {"a": 20}, (), "fail", "only one class"),
         ({"a": 50, "b": 9}, {"a": 20, "b": 5}, (), "warn", "train has 9 of class 'b'"),
         ({"a": 50, "b": 20}, {"a": 20, "b": 4}, (), "warn", "test has 4 of class 'b'"),
         ({"a": 90, "b": 10}, {"a": 90, "b": 10}, (), "warn", "90% of test is class 'a'"),
@@ -249,7 +249,7 @@ def test_a_page_again_and_again():
     page = story(5, 1)
     refrain = {"train": "\n".join([page] * 40), "valid": "\n".join([page] * 10)}
     outcome = repeated_within.check(TextSet(refrain))
-    assert outcome.verdict == "warn" and "of train says again" in outcome.sentence
+    assert outcome.verdict == "warn" and "of train repeats" in outcome.sentence
 
 
 def test_where_train_repeats_itself_the_split_is_not_to_blame():
@@ -271,7 +271,7 @@ def test_too_little_text_is_not_judged():
     for check in (repeated_text, split_by_line):
         with pytest.raises(DoesNotApply, match="few"):
             check.check(tiny)
-    with pytest.raises(DoesNotApply, match="no text beside train"):
+    with pytest.raises(DoesNotApply, match="no text other than train"):
         repeated_text.check(TextSet({"train": "a b c", "test": " "}))
 
 

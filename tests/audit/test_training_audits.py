@@ -92,7 +92,7 @@ def test_that_every_step_was_cut_is_a_fact_and_where_training_failed_a_finding()
     long, flat = np.full(1000, 9.0), np.full(1000, 3.3)
     failing = clipped.check(curve(flat, flat, norms=long, rates=np.full(1000, 20.0), by_length=True))
     assert failing.verdict == "warn" and failing.value == 1
-    assert "every step was cut" in failing.sentence and "each went 20 far" in failing.sentence
+    assert "every step was clipped" in failing.sentence and "length 20" in failing.sentence
     assert clipped.check(curve(flat, flat, norms=long)).verdict == "pass"  # AdamW does not go by the length
     trained = clipped.check(curve(falling(), falling(), norms=long, by_length=True))
     assert trained.verdict == "pass" and "to 11% or less" in trained.sentence
@@ -179,7 +179,8 @@ def test_jumps_of_loss_and_gradient():
 def test_gradients_that_are_always_cut():
     always = learning_rate_too_high.check(curve(falling(), norms=np.full(1000, 20.0)))
     assert (
-        always.verdict == "warn" and "100% of the gradients were cut, half of them to less than 1/20" in always.sentence
+        always.verdict == "warn"
+        and "100% of the gradients were clipped, half of them to less than 1/20" in always.sentence
     )
     assert learning_rate_too_high.check(curve(falling(), norms=np.full(1000, 1.3))).verdict == "pass"
 
@@ -269,7 +270,7 @@ def test_collapsed_heads():
     assert collapsed_heads.check(HeadEntropies(layer)).verdict == "warn"
     same = alive.copy()
     same[0] = same[0, :1]
-    assert "4 do what their neighbours do" in collapsed_heads.check(HeadEntropies(same)).sentence
+    assert "4 doing what their neighbours do" in collapsed_heads.check(HeadEntropies(same)).sentence
     assert collapsed_heads.check(HeadEntropies(np.full((4, 4, 5), 0.9999))).verdict == "fail"
     with pytest.raises(DoesNotApply, match="no heads"):
         collapsed_heads.check(HeadEntropies(np.zeros((0, 0, 0))))

@@ -18,7 +18,7 @@ BAD = {
     "an empty file": ("train tiny.yaml --name new data.path=empty.txt", "'empty.txt' is empty; expected text"),
     "a binary file": (
         "train tiny.yaml --name new data.path=binary.txt",
-        "'binary.txt' is binary, not text: there is a zero byte",
+        "'binary.txt' is binary, not text: it has a zero byte",
     ),
     "a missing file to score": ("score tiny --file none.txt", "'none.txt' cannot be read: No such file"),
     "an empty file to score": ("score tiny --file empty.txt", "'empty.txt' is empty"),
@@ -29,19 +29,22 @@ BAD = {
     ),
     "a split that is too short": (
         "train tiny.yaml --name new data.path=longer.txt data.valid_fraction=0.03",
-        "split 'valid' of 'longer.txt' is a single token",
+        "split 'valid' of 'longer.txt' has fewer than two tokens",
     ),
     "width and heads": ("train tiny.yaml model.width=30 model.mixer.heads=4", "width 30 is not divisible by 4 heads"),
     "positions in training": ("train tiny.yaml data.segment=17", "the learned positions end at 16"),
     "positions in scoring": ("train tiny.yaml scoring.segment=17", "learned positions end at 16"),
-    "positions asked later": ("score tiny --segment 17", "a segment of 17 tokens, but the learned positions end at 16"),
+    "positions asked later": (
+        "score tiny --segment 17",
+        "a segment of 17 tokens is too long: the learned positions end at 16",
+    ),
     "an unknown recipe": ("train shakespear", "there is no recipe 'shakespear'; did you mean 'shakespeare-char-cpu'?"),
     "an unknown recipe file": ("train tiny.yml", "there is no recipe file tiny.yml; did you mean 'tiny.yaml'?"),
     "an unknown key": ("train tiny.yaml model.wdith=3", "model.wdith: unknown key; did you mean 'width'?"),
     "no key at all": ("train tiny.yaml alibi", "'alibi' is not a change; write key=value"),
     "an unknown device": (
         "train tiny.yaml training.device=gpu",
-        "there is no device 'gpu'; there are: auto, cpu, cuda",
+        "there is no device 'gpu'; use auto, cpu, cuda",
     ),
     "an unknown corpus": (
         "train tiny.yaml data.source=wikitext",
@@ -74,7 +77,7 @@ BAD = {
     "one of many runs that exists": ("train tiny.yaml --vary seed=8..9", "runs/tiny-seed-9 exists: continue it with"),
     "a run of another recipe": (
         "train tiny.yaml seed=3 --name tiny --resume",
-        "made by another recipe: seed was 0 and is 3; use --name",
+        "made with a different recipe: seed was 0 and is 3; use --name",
     ),
     "nothing to resume": ("train tiny.yaml --name new --resume", "there is nothing to resume: runs/new does not exist"),
     "a name that is a path": ("train tiny.yaml --name a/b", "'a/b' cannot be the name of a run"),
@@ -83,7 +86,7 @@ BAD = {
     "resuming a newer version's run": ("train tiny.yaml --name newer --resume", "use a newer Headway"),
     "no run": ("score photos", "photos is not a run folder: it has no run.json"),
     "a checkpoint that does not fit": (f"score {NOT_FITTING}", "the checkpoint's weights do not fit this recipe"),
-    "a broken checkpoint": ("score broken", "broken has no checkpoint that is whole"),
+    "a broken checkpoint": ("score broken", "broken has no intact checkpoint"),
     "letters outside the vocabulary": (
         "score tiny --text snow☃",
         "lacks '☃' (U+2603); the first is '☃' in line 1, column",
@@ -95,7 +98,7 @@ BAD = {
     ),
     "an empty prompt": ("sample tiny --prompt=", "the prompt is empty"),
     "an empty text": ("score tiny --text=", "the text is empty"),
-    "two things to score": ("score tiny --text a --file tiny.txt", "are three different things to score: give one"),
+    "two things to score": ("score tiny --text a --file tiny.txt", "give only one of --split, --file and --text"),
     "a temperature below zero": ("sample tiny --temperature -1", "Invalid value for '--temperature'"),
     "no HEADWAY_DATA": (
         "train shakespeare-char-cpu",
@@ -109,13 +112,13 @@ BAD = {
     ),
     "an export to an unknown format": (
         "export tiny --to gpt-2",
-        "no format 'gpt-2' to export to; did you mean 'gpt2'?",
+        "unknown export format 'gpt-2'; did you mean 'gpt2'?",
     ),
-    "an export that is there": ("export tiny -o photos", "photos exists: remove it, or name another folder with -o"),
-    "an export without a GPT-2 form": ("export rotary", "model.positions: GPT-2 learns a vector per position"),
-    "an import of nothing": ("import none", "there is no folder 'none'; expected one with config.json"),
+    "an export that is there": ("export tiny -o photos", "photos exists: remove it, or choose another folder with -o"),
+    "an export without a GPT-2 form": ("export rotary", "model.positions: GPT-2 learns an embedding per position"),
+    "an import of nothing": ("import none", "there is no folder 'none'; expected a folder with config.json"),
     "an import of no model": ("import photos", "photos/config.json is missing: is this the folder of a model?"),
-    "an import of pickle": ("import pickled", "pickle (pytorch_model.bin), which is not read"),
+    "an import of pickle": ("import pickled", "pickle (pytorch_model.bin), which Headway does not read"),
     "an import as a run that exists": ("import pickled --name tiny", "runs/tiny exists"),
     "runs inside a file": ("train tiny.yaml --runs tiny.txt", "cannot make the run folder tiny.txt/tiny"),
 }
@@ -193,7 +196,7 @@ def test_a_disk_that_cannot_be_written_is_said_in_words(headway, home, monkeypat
     monkeypatch.setattr("headway.run.folder.Run.save_checkpoint", fail)
     answer = headway("train", "tiny.yaml", "--name", "full")
     assert answer.code == 2
-    assert answer.err.endswith(f"headway: {os.strerror(number)} (there); what was saved before is whole\n")
+    assert answer.err.endswith(f"headway: {os.strerror(number)} (there); everything saved before is intact\n")
 
 
 def test_our_own_mistakes_are_not_hidden(headway, monkeypatch):

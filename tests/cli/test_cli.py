@@ -146,12 +146,12 @@ def test_train_says_its_choices_and_ends_with_labelled_scores(headway):
     assert answer.code == 0
     assert "float32: " in answer.err and "cpu: " in answer.err
     assert "perplexity per token (char) · valid · " in answer.out and LABEL in answer.out
-    assert "kept in runs/" in answer.out
+    assert "saved in runs/" in answer.out
 
 
 def test_a_warm_up_longer_than_training_is_warned_about(headway):
     answer = headway("train", "tiny.yaml", "training.schedule.warmup=1 epoch", "--name", "short")
-    assert "warning: training ends in the warm-up" in answer.err
+    assert "warning: training ends during warm-up" in answer.err
 
 
 def test_the_text_of_recipe_is_itself_a_recipe(headway, home):
@@ -176,11 +176,11 @@ def test_sample_writes_the_text_and_nothing_else(headway):
 def test_export_and_import_say_what_they_made_and_what_to_do_with_it(headway):
     left = headway("export", "tiny")
     assert left.code == 0 and "tiny-gpt2/: README.md, config.json" in left.out
-    assert 'load it: .from_pretrained("tiny-gpt2")' in left.out
+    assert ': .from_pretrained("tiny-gpt2")' in left.out
     back = headway("import", "tiny-gpt2")
     assert back.code == 0 and "runs/tiny-gpt2/: " in back.out
     assert re.search(r"^to try it: headway \w+ runs/tiny-gpt2", back.out, re.MULTILINE)
-    assert "data.source=python-docs, because no folder says what its model was trained on" in back.err
+    assert "data.source=python-docs, since the folder does not say what the model was trained on" in back.err
 
 
 def test_an_imported_run_is_trained_on_by_its_own_recipe(headway):
@@ -236,13 +236,13 @@ def test_runs_of_both_kinds_are_listed_together(headway, classifier):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("sample pets --prompt cats", "to write is asked of language models, and pets is a classifier"),
-        ("score pets --text cats", "is asked of language models"),
-        ("score pets --stride 2", "segments and strides are asked of language models"),
-        ("export pets", "BERT's norms stand after each sublayer"),
+        ("sample pets --prompt cats", "writing text is only possible with language models, but pets is a classifier"),
+        ("score pets --text cats", "scoring a text is only possible with language models"),
+        ("score pets --stride 2", "choosing segments and strides is only possible with language models"),
+        ("export pets", "BERT's norms come after each sublayer"),
         (
             "classify tiny cats",
-            "classes are asked of classifiers, and tiny is a language-model; try headway score",
+            "classifying is only possible with classifiers, but tiny is a language-model; try headway score",
         ),
         ("classify pets ''", "the text is empty"),
         ("classify pets 'a b c d e f g h i'", "9 tokens, but the learned positions end at 8"),
@@ -277,7 +277,7 @@ def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothi
     assert "valid.loss" in json.loads((home / "my runs" / "cut" / "scores.json").read_text())
     assert LABEL in out
 
-    again = shlex.split(err.rsplit("to go on: ", 1)[1])
+    again = shlex.split(err.rsplit("to resume: ", 1)[1])
     assert again == ["headway", *words, "cut", "--resume"]
     assert forge.at(home).run(*again[1:]).code == 0
     assert forge.at(home).run(*words, "whole").code == 0

@@ -119,8 +119,8 @@ def test_captions_from_a_file_and_long_ones_are_counted(headway, home):
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (["--captions", "x"], "there are no pictures"),
-        (["--images", "pictures"], "give --captions, or --classes"),
+        (["--captions", "x"], "no pictures given"),
+        (["--images", "pictures"], "give either --captions or --classes"),
         (["--images", "none.png", "--captions", "x"], "there is no picture 'none.png'"),
         (["--images", "runs", "--captions", "x"], "no pictures in the folder"),
         (["--images", "bad.png", "--captions", "x"], "cannot be read as a picture"),
@@ -129,12 +129,12 @@ def test_captions_from_a_file_and_long_ones_are_counted(headway, home):
         (["--images", "test:5..2", "--captions", "x"], "is empty"),
         (["--images", "pictures", "--captions", "  "], "caption 1 is empty"),
         (["--images", "pictures", "--captions", "x", "--target", "red-blu.png"], "none of the 3 pictures"),
-        (["--images", "test:1", "--captions", "x", "--target", "1"], "two at least"),
-        (["--images", "pictures", "--classes", "cat"], "two classes at least"),
+        (["--images", "test:1", "--captions", "x", "--target", "1"], "at least two pictures"),
+        (["--images", "pictures", "--classes", "cat"], "at least two classes"),
         (["--images", "pictures", "--classes", "cat,dog,cat"], "given twice"),
-        (["--images", "pictures", "--classes", "cat,dog", "--prompt", "a photo"], "needs one {}"),
+        (["--images", "pictures", "--classes", "cat,dog", "--prompt", "a photo"], "must contain {} exactly once"),
         (["--images", "pictures", "--captions", "x", "--page", "x.pdf"], ".html"),
-        (["--images", "pictures", "--captions", "absent.txt"], "no file of captions"),
+        (["--images", "pictures", "--captions", "absent.txt"], "no caption file"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else None,
 )
@@ -179,7 +179,7 @@ def test_a_picture_is_looked_at(headway, home, show):
         (["red", "--image", "test:0..3"], "one picture"),
         (["red", "--image", "test:0", "--layer", "7"], "layers are 0 to 0"),
         (["red " * 20, "--image", "test:0"], "the model reads 7"),
-        (["red", "--image", "test:0", "--beside", "clip"], "leave --beside away"),
+        (["red", "--image", "test:0", "--beside", "clip"], "leave out --beside"),
     ],
     ids=lambda given: " ".join(given)[:40] if isinstance(given, list) else None,
 )

@@ -7,13 +7,13 @@ from headway.answers.run_summaries import run_as_json, runs_as_json
 from headway.audit.audit import Baseline, Finding, Report
 from headway.cli.printing import (
     number,
-    show_chances,
-    show_doubts,
     show_labelled,
+    show_probabilities,
     show_runs,
     show_scores,
     show_sentence,
     show_table,
+    show_warnings_and_failures,
 )
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -164,7 +164,7 @@ def test_what_a_reader_must_know_of_a_sentence_is_said(capsys):
     show_sentence(sentence(["<unk>", "cat"], [None, 2.0], unknown=1, begins_a_line=False), [], Report())
     out = capsys.readouterr().out
     assert "the first token is not scored" in out
-    assert "1 of 2 words are unknown and scored as <unk>" in out
+    assert "1 of 2 words are unknown, scored as <unk>" in out
 
 
 def test_a_run_as_json_holds_its_scores_with_labels(run):
@@ -221,7 +221,7 @@ def test_many_classes_are_not_set_against_each_other(columns, capsys):
 
 
 def test_chances_have_bars(capsys):
-    show_chances({"good": 0.75, "bad": 0.25})
+    show_probabilities({"good": 0.75, "bad": 0.25})
     _, good, bad = capsys.readouterr().out.splitlines()
     assert good.split() == ["good", "0.7500", "█" * 22] and bad.split()[:2] == ["bad", "0.2500"]
 
@@ -242,12 +242,12 @@ DOUBTS = Report(
 def test_cheap_methods_and_doubts_stand_beside_a_score(capsys):
     show_labelled([SCORE], DOUBTS)
     number, cheap, _, warning, failure = capsys.readouterr().out.splitlines()
-    assert number.split()[0] == "4.200" and cheap.strip() == "cheap methods get: unigram 25.10"
+    assert number.split()[0] == "4.200" and cheap.strip() == "baselines: unigram 25.10"
     assert warning.split()[:2] == ["warn", "still-improving"] and failure.split()[:2] == ["fail", "causality"]
 
 
 def test_doubts_about_many_runs_are_said_once(capsys):
-    show_doubts([DOUBTS, DOUBTS, Report()])
+    show_warnings_and_failures([DOUBTS, DOUBTS, Report()])
     out = capsys.readouterr().out
     assert out.count("causality") == 1 and "(2 of 3 runs)" in out
 

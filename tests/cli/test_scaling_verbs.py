@@ -29,7 +29,9 @@ def points(tmp_path, monkeypatch):
 
 def test_fit_and_advise(points, command_line, tmp_path):
     shown = command_line("scaling", "fit", str(points), "--resamples", "100", "-o", str(tmp_path / "law.html"))
-    assert "18 points, 3 budgets" in shown.out and "1 row repeats" in shown.out and "1 row has no finite" in shown.out
+    assert (
+        "18 points, 3 budgets" in shown.out and "1 row is an exact" in shown.out and "1 row has no finite" in shown.out
+    )
     assert (tmp_path / "law.html").read_text("utf-8").count("<svg") == 5
     told = json.loads(command_line("scaling", "fit", str(points), "--resamples", "100", "--json").out)
     assert (told["points"], told["not_finite"], told["repeated"]) == (18, 1, 1)
@@ -45,18 +47,18 @@ def test_fit_and_advise(points, command_line, tmp_path):
     [
         (("fit", "{points}", "--loss", "los"), "no column 'los' (--loss)"),
         (("fit", "{points}", "--unit", "tokens=many"), "expected NAME=NUMBER"),
-        (("fit", "{points}", "-o", "law.png"), "ends in .html"),
+        (("fit", "{points}", "-o", "law.png"), "end in .html"),
         (("fit", "nowhere"), "there is no study 'nowhere'"),
         (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
         (("advise", "{points}", "--flops", "-1"), "expected a number above 0"),
-        (("plan", "demo"), "give --flops"),
+        (("plan", "demo"), "give either --flops"),
         (("plan", "demo", "--flops", "1e12..1e11:3"), "the smallest first"),
         (("plan", "demo", "--flops", "1e12..x"), "expected LOW..HIGH:COUNT"),
         (("plan", "demo", "--flops", "nan,1e12"), "expected finite numbers"),
         (("plan", "demo", "--flops", "1e30..1e33:3"), "take a smaller budget"),
         (("plan", "demo", "--minutes", "inf"), "expected a finite number"),
-        (("plan", "demo", "--flops", "1e7..1e8:2"), "too few sizes around it"),
-        (("plan", "demo", "--flops", "1e9,1e10", "--tokens-per-parameter", "5", "--from", "x"), "give one"),
+        (("plan", "demo", "--flops", "1e7..1e8:2"), "too few sizes around the best one"),
+        (("plan", "demo", "--flops", "1e9,1e10", "--tokens-per-parameter", "5", "--from", "x"), "give only one"),
     ],
 )
 def test_mistakes(words, said, points, command_line):

@@ -143,14 +143,14 @@ def test_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     text = refusal("me/poems")
-    assert "is not, or not whole, in the hub's cache" in text
+    assert "is not (completely) in the hub's cache" in text
     assert f"{address} cannot be reached (" in text and "refused" in text
 
 
 def test_a_download_that_breaks_off_can_be_taken_up_again(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the library tries again and again
     hub.add("dataset", "me/poems", FILES, breaks_off=True)
-    assert "not, or not whole, in the hub's cache" in refusal("me/poems")
+    assert "(completely) in the hub's cache" in refusal("me/poems")
     hub.add("dataset", "me/poems", FILES)
     folder, _ = fetch(POEMS, all_text)
     assert (folder / "train.txt").read_bytes() == FILES["train.txt"]
@@ -159,7 +159,7 @@ def test_a_download_that_breaks_off_can_be_taken_up_again(hub: HubServer, monkey
 def test_offline_without_cache(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     text = refusal("me/poems")
-    assert "not, or not whole, in the hub's cache" in text and "HF_HUB_OFFLINE is set" in text
+    assert "(completely) in the hub's cache" in text and "HF_HUB_OFFLINE is set" in text
     assert hub.asked == []
 
 
@@ -172,7 +172,7 @@ def test_offline_with_half_a_cache(hub: HubServer, monkeypatch: pytest.MonkeyPat
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert refusal("me/poems").endswith("not installed: pip install 'headway[hub]'")
+    assert refusal("me/poems").endswith("huggingface_hub: pip install 'headway[hub]'")
 
 
 def test_with_a_library_that_is_too_old(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
@@ -200,7 +200,7 @@ def test_a_cache_that_cannot_be_written_is_not_called_a_network(hub: HubServer, 
 @pytest.mark.parametrize("etag", ["../../../../outside", "/tmp/outside", "..", "a/b", "x" * 300])
 def test_an_etag_that_is_a_path_leads_nowhere(hub: HubServer, tmp_path: Path, etag: str):
     hub.add("dataset", "me/poems", FILES, etag=etag)
-    with pytest.raises(UserError, match=r"ETag .* it is not to be trusted"):
+    with pytest.raises(UserError, match=r"ETag .* do not trust this hub"):
         fetch(POEMS, all_text)
     assert not [path for path in tmp_path.rglob("*") if "outside" in path.name]
 
@@ -215,12 +215,12 @@ def test_an_answer_that_is_none_is_said_to_be(hub: HubServer, told: bytes):
 def test_a_hub_that_says_nothing_is_not_waited_for(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     hub.add("dataset", "me/poems", FILES, seconds=3.0)
     monkeypatch.setattr("headway.core.hub.LONGEST_LIST", 0.5)
-    with pytest.raises(UserError, match="the hub is too slow: nothing of dataset 'me/poems' has come for"):
+    with pytest.raises(UserError, match="the hub is too slow: nothing of dataset 'me/poems' has arrived for"):
         fetch(POEMS, all_text)
 
 
 def test_a_file_without_an_end_is_cut_off(hub: HubServer, tmp_path: Path):
     hub.add("dataset", "me/poems", FILES, endless=True)
-    with pytest.raises(UserError, match="sends more of dataset 'me/poems' than it said there was"):
+    with pytest.raises(UserError, match="sends more data for dataset 'me/poems' than it announced"):
         fetch(POEMS, all_text)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 200 << 20

@@ -65,14 +65,16 @@ def test_what_is_written_is_read_and_may_be_replaced_and_removed(folder: Path):
 def test_damage_is_named_and_the_rest_read(folder: Path, damage, named: str):
     damage(folder)
     (told,) = damages(folder)
-    assert named in told and "something else has damaged this one" in told
+    assert named in told and "something else damaged this one" in told
     assert read_sealed(folder / "recipe.yaml") == b"seed: 1\n"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"files": 5, "lines": {}, "sha256": ""}', '{"files": {'])
 def test_a_damaged_seal_is_damage_and_nothing_is_written_over(folder: Path, content: str):
     (folder / FILE).write_text(content)
-    with pytest.raises(UserError, match=r"seal\.json cannot be read: .*remove it, and the folder is read as it is"):
+    with pytest.raises(
+        UserError, match=r"seal\.json cannot be read: .*remove it, and the folder is read without a seal"
+    ):
         read_sealed(folder / "recipe.yaml")
     with pytest.raises(UserError, match=r"seal\.json cannot be read"), rewriting(folder) as new:
         new["scores.json"] = "{}"
@@ -114,7 +116,7 @@ def test_an_unsealed_folder_is_read_and_written_as_before(tmp_path: Path):
 def test_a_linked_folder_is_not_written_through(folder: Path, tmp_path: Path):
     (tmp_path / "link").symlink_to(folder)
     with (
-        pytest.raises(UserError, match="is a link, and nothing is written through links"),
+        pytest.raises(UserError, match="is a link, and Headway does not write through links"),
         rewriting(tmp_path / "link"),
     ):
         pass

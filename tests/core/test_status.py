@@ -45,7 +45,7 @@ def test_nothing_is_left_to_train_of_what_has_ended():
 
 @pytest.mark.parametrize("given", ["?", "", "finish", "diverged!", None, 3, ["finished"]])
 def test_what_is_no_status_is_refused(given):
-    with pytest.raises(UserError, match="is no status of a run"):
+    with pytest.raises(UserError, match="is not a run's status"):
         Status.read({"status": given})
 
 

@@ -78,8 +78,8 @@ def test_the_tree_is_not_changed():
         ({"height": None}, "height: expected a valid integer, not None"),
         ({"box": 3}, "box: expected keys and values, not 3"),
         ({"box": {"colour": "gren"}}, "box.colour: expected 'red' or 'green', not 'gren'; did you mean 'green'?"),
-        ({"box": {"shape": "rund"}}, "box.shape: there is no 'rund' here; did you mean 'round'?"),
-        ({"box": {"shape": "hexagon"}}, "box.shape: there is no 'hexagon' here; there are: round, square"),
+        ({"box": {"shape": "rund"}}, "box.shape: unknown kind 'rund'; did you mean 'round'?"),
+        ({"box": {"shape": "hexagon"}}, "box.shape: unknown kind 'hexagon'; there are: round, square"),
         ({"box": {"shape": {"radius": -1}}}, "box.shape.radius: expected a number greater than 0, not -1"),
         ({"box": {"shape": {"radius": float("nan")}}}, "box.shape.radius: expected a finite number, not nan"),
         (

@@ -95,11 +95,11 @@ def test_a_file_of_comments_is_an_empty_tree():
         (BOMB, "is more than 20,000 values"),
         ("a: &x [*x, *x, *x]", "values are nested more than"),
         ("a: [" + "1, " * 20_001 + "]", "is more than 20,000 values"),
-        ("a: " + "x" * 2_000_000, "2,000,003 letters"),
-        ("a:\n  seed: " + "9" * 5000, "x.yaml:2: a number of 5,000 digits"),
-        ("a: !!int three", "x.yaml:1: 'three' is no int"),
+        ("a: " + "x" * 2_000_000, "2,000,003 characters"),
+        ("a:\n  seed: " + "9" * 5000, "x.yaml:2: a number with 5,000 digits"),
+        ("a: !!int three", "x.yaml:1: 'three' is not of type int"),
         ("a: !!float [", "not valid YAML"),
-        ("a: !!float three", "'three' is no float"),
+        ("a: !!float three", "'three' is not of type float"),
     ],
 )
 def test_what_is_no_tree_is_refused_with_its_place(text, message):

@@ -9,7 +9,7 @@ from learning import losses_of_steps
 from headway.data.running.batches import Crops
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.kernels import fused, fused_adamw, fused_loss, fused_norm, launching, products
-from headway.nn.kernels.trusted import WITHIN
+from headway.nn.kernels.trusted import TOLERANCE
 from headway.training.spec import TrainingSpec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -28,8 +28,8 @@ KERNELS = [
     ),
     ("dropout", (FLOAT, False)),
     ("dropout", (BF16, True)),
-    ("turn", (3, 16, FLOAT)),
-    ("turn", (4, 32, BF16)),
+    ("rotate", (3, 16, FLOAT)),
+    ("rotate", (4, 32, BF16)),
     ("loss", (FLOAT, 128, True)),
     ("loss", (BF16, 4096, False)),
     ("loss", (BF16, 8192, False)),
@@ -45,7 +45,7 @@ MODULES = {"norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw, "produc
 def test_kernels_on_the_gpu_give_what_their_plain_lines_give(operation, case):
     module = MODULES.get(operation, fused)
     off = getattr(module, f"check_{operation}")(torch.device("cuda"), *case)
-    assert off <= WITHIN[BF16 if "bfloat16" in str(case) else FLOAT]
+    assert off <= TOLERANCE[BF16 if "bfloat16" in str(case) else FLOAT]
     assert operation != "dropout" or off == 0
 
 

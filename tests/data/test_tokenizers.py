@@ -255,6 +255,6 @@ def test_a_vocabulary_that_the_library_wrote_is_taken_as_it_is(tmp_path):
     library.normalizer = normalizers.Lowercase()
     library.save(str(tmp_path / "lower.json"))
     (tmp_path / "broken.json").write_text('{"model": 3}')
-    for name, words in (("lower", "changes text before cutting it"), ("broken", "cannot be read")):
+    for name, words in (("lower", "normalises text first"), ("broken", "cannot be read")):
         with pytest.raises(UserError, match=words):
             Given(path=str(tmp_path / f"{name}.json")).learn("")

@@ -89,7 +89,7 @@ def halves(tokens: int) -> Picture:
 def test_too_much_for_one_picture():
     many = [Panel("", np.zeros((1000, 1000)), ("x",) * 1000, ("x",) * 1000, ())] * 11
     with pytest.raises(
-        UserError, match="11 maps of 1000 tokens are too much for one picture: choose a layer or a head"
+        UserError, match="11 maps of 1000 tokens are too many for one picture: choose a layer or a head"
     ):
         arrange(Picture("", "", "", [Grid("", [many], WEIGHTS)]))
 
@@ -201,11 +201,11 @@ def test_two_pages_in_one_notebook_do_not_meet(maps):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("maps.pdf", r"maps\.pdf: '\.pdf' says nothing of the format; there are: \.html, \.png, \.svg"),
+        ("maps.pdf", r"maps\.pdf: unknown picture format '\.pdf'; there are: \.html, \.png, \.svg"),
         ("maps.htm", r"did you mean '\.html'\?"),
-        ("maps", r"maps: no ending says nothing of the format; there are"),
+        ("maps", r"maps: the file name has no ending; there are"),
         ("nowhere/maps.html", r"nowhere/maps\.html: there is no folder .*nowhere"),
-        ("folder.html", r"folder\.html is a folder; name a file in it"),
+        ("folder.html", r"folder\.html is a folder; give a file in it"),
     ],
 )
 def test_places_where_no_picture_can_be_written(maps, tmp_path, name, said):

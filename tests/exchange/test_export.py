@@ -51,7 +51,7 @@ def test_the_folder_tells_what_it_holds(workshop, tmp_path):
     for score in run.scores():
         assert score.name in card and score.label in card
     assert "trained on files, seed 0, step 12 (finished)" in card
-    assert run.recipe.hash in card and "A character that the training text lacked is an error" in card
+    assert run.recipe.hash in card and "A character missing from the training text is an error" in card
     config = json.loads((made.folder / "config.json").read_text())
     assert config["bos_token_id"] is None and config["vocab_size"] == run.tokenizer.size
     assert made.step == 12
@@ -80,13 +80,15 @@ def test_coming_back_is_bit_for_bit(train_tiny, tmp_path, kind):
 
 def test_a_run_without_a_gpt2_form_is_refused_with_every_reason(train_tiny, tmp_path):
     run = train_tiny(tmp_path, "odd", "training.duration=1 step", "model.positions=alibi", "model.norm={kind: rms}")
-    with pytest.raises(UserError, match=r"odd has no GPT-2 form:\n  model\.positions.*alibi\n  model\.norm\.kind.*rms"):
+    with pytest.raises(
+        UserError, match=r"odd cannot be written as GPT-2:\n  model\.positions.*alibi\n  model\.norm\.kind.*rms"
+    ):
         export_run(run, "gpt2", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_format_is_refused(workshop, tmp_path):
-    with pytest.raises(UserError, match=r"there is no format 'gpt-2' to export to; did you mean 'gpt2'\?"):
+    with pytest.raises(UserError, match=r"unknown export format 'gpt-2'; did you mean 'gpt2'\?"):
         export_run(workshop.run, "gpt-2", tmp_path / "out")
 
 
@@ -94,7 +96,7 @@ def test_what_is_there_is_left_alone(workshop, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "file").touch()
     for place in ("out", "file", "."):
-        with pytest.raises(UserError, match="exists: remove it, or name another folder with -o"):
+        with pytest.raises(UserError, match="exists: remove it, or choose another folder with -o"):
             export_run(workshop.run, "gpt2", tmp_path / place)
     with pytest.raises(UserError, match=r"cannot write .*file/out: Not a directory"):
         export_run(workshop.run, "gpt2", tmp_path / "file" / "out")

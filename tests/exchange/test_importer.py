@@ -66,8 +66,8 @@ def test_transformers_reads_it_again_with_its_end_of_text(gpt2_folder, tmp_path,
 def test_what_ours_do_not_do_is_run_by_transformers_and_said(gpt2_folder, tmp_path):
     folder, model = gpt2_folder(scale_attn_by_inverse_layer_idx=True)
     made = import_folder(folder, None, tmp_path / "runs")
-    assert "asks for what Headway's models do not do:\n  scale_attn_by_inverse_layer_idx" in made.notes[0]
-    assert "a 'gpt2' is run by transformers" in made.notes[1]
+    assert "needs what Headway's models do not support:\n  scale_attn_by_inverse_layer_idx" in made.notes[0]
+    assert "a 'gpt2' runs in transformers" in made.notes[1]
     ids = torch.randint(300, (2, 16))
     with torch.no_grad():
         torch.testing.assert_close(logits(made.run, ids), model(ids).logits, atol=1e-5, rtol=1e-5)
@@ -81,7 +81,7 @@ def test_weights_without_the_prefix_and_in_half_precision(gpt2_folder, tmp_path)
     old = {name: tensor.bfloat16() for name, tensor in model.transformer.state_dict().items()}
     safetensors.torch.save_file(old, folder / "model.safetensors", {"format": "pt"})
     made = import_folder(folder, "old", tmp_path / "runs")
-    assert any("the weights were bfloat16, and are float32 now" in note for note in made.notes)
+    assert any("the weights were bfloat16 and are float32 now" in note for note in made.notes)
     assert all(w.dtype == torch.float32 for w in made.run.checkpoint().weights.values())
 
 
@@ -124,7 +124,9 @@ def test_it_can_be_trained_on(imported):
 
 def test_it_says_what_nobody_told_it(gpt2_folder, tmp_path):
     made = import_folder(gpt2_folder()[0], None, tmp_path / "runs")
-    assert made.notes[0].startswith("data.source=python-docs, because no folder says what its model was trained on")
+    assert made.notes[0].startswith(
+        "data.source=python-docs, since the folder does not say what the model was trained on"
+    )
     assert made.run.recipe.data.tokenizer.kind == "given"
     assert made.as_json()["vocabulary"] == 300 and made.as_json()["parameters"] == made.parameters
     assert open_run("theirs", tmp_path / "runs").recipe == made.run.recipe
@@ -192,15 +194,15 @@ def no_tokenizer(folder):
 
 
 SPOILT = {
-    only_pickle: r"weights only as pickle \(pytorch_model\.bin\), which is not read: .* AutoModelForCausalLM\.from_pre",
+    only_pickle: r"weights only as pickle \(pytorch_model\.bin\), .* AutoModelForCausalLM\.from_pre",
     no_weights: r"theirs has no model\.safetensors",
     half_weights: r"model\.safetensors cannot be read",
     lost_shard: r"model-00001-of-00002\.safetensors is missing, but model\.safetensors\.index\.json names it",
     index_that_leads_away: r"index\.json names no files of this folder",
     index_of_nothing: r"index\.json names no files of this folder",
-    unknown_key: r"no place in a GPT-2 of 2 layers: transformer\.score\.weight",
+    unknown_key: r"do not belong to a GPT-2 of 2 layers: transformer\.score\.weight",
     config(n_layer=3): r"these weights are missing: transformer\.h\.2\.ln_1\.weight, .* and 7 more",
-    config(n_layer=1): r"no place in a GPT-2 of 1 layers: transformer\.h\.1",
+    config(n_layer=1): r"do not belong to a GPT-2 of 1 layers: transformer\.h\.1",
     config(n_embd=15): r"these weights do not fit config\.json: transformer\.wte\.weight is \[300, 12\], .*\[300, 15\]",
     config(n_positions=17): r"wpe\.weight is \[16, 12\], config\.json says \[17, 12\]",
     config(n_head=5): r"width 12 is not divisible by 5 heads",
@@ -208,8 +210,8 @@ SPOILT = {
     config(vocab_size=None): r"vocab_size: expected a whole number of tokens, not None",
     config(vocab_size=301): r"wte\.weight is \[300, 12\], config\.json says \[301, 12\]",
     config(tie_word_embeddings=False): r"these weights are missing: lm_head\.weight",
-    config(model_type="opt"): r"config\.json says a model of [\d,]+ numbers, and its weights are 7,584",
-    config(model_type="t5"): r"a 't5' model \(model_type of config\.json\) is no causal language model",
+    config(model_type="opt"): r"config\.json describes [\d,]+ parameters, but the weights have 7,584",
+    config(model_type="t5"): r"a 't5' model \(model_type of config\.json\) is not a causal language model",
     config(model_type="gpt_2"): r"'gpt_2' model \(model_type\), which transformers \S+ does not know; .* 'gpt2'\?",
     no_config: r"config\.json is missing: is this the folder of a model\?",
     list_for_a_config: r"config\.json: expected keys and values",
@@ -232,13 +234,13 @@ def test_a_folder_that_is_no_gpt2_is_refused_and_nothing_is_made(gpt2_folder, tm
     ("name", "changes", "words"),
     [
         ("a/b", [], "'a/b' cannot be the name of a run"),
-        ("new", ["model.width=24"], "model.width is settled by config.json and the weights"),
-        ("new", ["model.positions=alibi"], "model.positions is settled"),
-        ("new", ["data.tokenizer=char"], "data.tokenizer is settled by the folder's tokenizer.json"),
-        ("new", ["data.tokenizer.path=x"], "data.tokenizer.path is settled"),
+        ("new", ["model.width=24"], "model.width is determined by config.json and the weights"),
+        ("new", ["model.positions=alibi"], "model.positions is determined"),
+        ("new", ["data.tokenizer=char"], "data.tokenizer is determined by the folder's tokenizer.json"),
+        ("new", ["data.tokenizer.path=x"], "data.tokenizer.path is determined"),
         ("new", ["data.suorce=files"], "data.suorce: unknown key; did you mean 'source'"),
         ("new", ["training"], "'training' is not a change"),
-        ("there", [], "there exists, but is no run"),
+        ("there", [], "there exists but is not a run"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(gpt2_folder, tmp_path, name, changes, words):
@@ -257,7 +259,7 @@ def test_what_weights_do_not_settle_may_change(gpt2_folder, tmp_path):
 
 
 def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"there is no folder '.*none'; expected one with config\.json"):
+    with pytest.raises(UserError, match=r"there is no folder '.*none'; expected a folder with config\.json"):
         import_folder(tmp_path / "none", None, tmp_path / "runs")
 
 
@@ -296,5 +298,5 @@ def test_an_encoder_without_classes_can_be_looked_into(encoder_folder, tmp_path,
 
     folder, _ = encoder_folder(family)
     made = import_folder(folder, None, tmp_path / "runs")
-    assert "no head" in " ".join(made.notes)
+    assert "no classification head" in " ".join(made.notes)
     assert set(look_at(made.run, "a good film").layers) == {0, 1}

@@ -14,7 +14,7 @@ from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.events import Noted
 from headway.experiment import background_compile
-from headway.experiment.background_compile import CompilingProcess, begun, end_with, kind_of_step, order_for
+from headway.experiment.background_compile import CompilingProcess, end_with, kind_of_step, order_for, start_compiling
 from headway.training import setting as settings
 
 
@@ -40,8 +40,8 @@ def another_program(monkeypatch):
     ("code", "told"),
     [
         ("", ""),
-        ("import sys; print('a word'); sys.exit('no compiler')", "ended with 1: no compiler"),
-        ("import os; os.kill(os.getpid(), 9)", "ended with -9: no word"),
+        ("import sys; print('a word'); sys.exit('no compiler')", "exited with 1: no compiler"),
+        ("import os; os.kill(os.getpid(), 9)", "exited with -9: no output"),
     ],
     ids=["done", "failed", "killed"],
 )
@@ -66,7 +66,7 @@ def test_a_full_disk_ends_no_training(monkeypatch, base):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(background_compile.tempfile, "TemporaryFile", full)
-    process = begun([base], "whole")
+    process = start_compiling([base], "whole")
     assert "No space left on device" in (process.ended() or "")
     process.stop()
 
@@ -146,5 +146,5 @@ def test_a_length_that_cannot_be_compiled_after_others_could_be_is_trained_witho
 
     monkeypatch.setattr(torch, "compile", compiled)
     (run,) = trained([of_several_lengths.with_changes(["training.compile=on"])], "compiled")
-    assert len(seen) > 1 and "going on without" in caplog.text
+    assert len(seen) > 1 and "training continues uncompiled" in caplog.text
     assert losses(run) == losses(plain)

@@ -16,7 +16,7 @@ def test_a_size_is_measured_alone_and_in_populations(monkeypatch):
 
 
 def test_an_unknown_size_has_a_nearest_name():
-    with pytest.raises(UserError, match="there is no size 'smal'; did you mean 'small'"):
+    with pytest.raises(UserError, match="unknown size 'smal'; did you mean 'small'"):
         list(bench(["smal"]))
 
 
@@ -24,8 +24,8 @@ def test_bars_are_as_long_as_the_speed():
     figures = [
         {"replicas": 1, "tokens_per_second": 1000, "mfu": 0.0123, "gib": 1.5},
         {"replicas": 2, "tokens_per_second": 2000},
-        {"replicas": 4, "error": "does not fit into the memory"},
+        {"replicas": 4, "error": "does not fit into memory"},
     ]
     first, second, third = bars(figures, width=10)
     assert first.count("█") == 5 and second.count("█") == 10
-    assert "1.2% of the peak" in first and "1.50 GiB" in first and "does not fit" in third
+    assert "1.2% of peak FLOPs" in first and "1.50 GiB" in first and "does not fit" in third

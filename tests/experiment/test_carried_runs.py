@@ -36,7 +36,7 @@ def test_what_was_trained_as_streams_is_scored_and_evaluated_as_one(run: Run):
     assert "segment 8, state carried" in score.label
     first = losses(run)[0][0, :64].mean().item()  # training.evaluate_tokens
     assert run.metrics()[-1]["scores"]["valid.loss"] == pytest.approx(first, rel=1e-5)
-    assert "begins anew with each pass over the text" in run.facts["state"]
+    assert "reset with each epoch" in run.facts["state"]
 
 
 def test_state_can_be_asked_for(run: Run, tmp_path):
@@ -56,17 +56,17 @@ def test_state_can_be_asked_for(run: Run, tmp_path):
 
 
 def test_what_cannot_be_carried_is_refused(run: Run, workshop):
-    with pytest.raises(UserError, match="nothing strides by 2"):
+    with pytest.raises(UserError, match="a stride of 2 is not possible"):
         score_splits_again(run, None, ReadingWindow(stride=2, state="carried"))
     with pytest.raises(UserError, match="no layer of this model carries a state"):
         score_splits_again(workshop.run, None, ReadingWindow(state="carried"))
     with pytest.raises(UserError, match="no layer of this model carries a state"):
         tiny_recipe(workshop.text, "scoring.state=carried")
-    with pytest.raises(UserError, match="every token is read once, so nothing strides by 4"):
+    with pytest.raises(UserError, match="every token is read once, so a stride of 4 is not possible"):
         tiny_recipe(workshop.text, *REMEMBERING, "scoring.state=carried", "scoring.stride=4")
 
 
 def test_crops_begin_anew_and_are_scored_so(workshop, tmp_path):
     (made,) = train([tiny_recipe(workshop.text, *REMEMBERING, "data.batches=crops")], ["run"], tmp_path)
     assert "no state carried" in made.scores()[0].label
-    assert made.facts["state"] == "no state is carried: every row (crops) begins anew"
+    assert made.facts["state"] == "no state is carried: every row (crops) starts with a fresh state"

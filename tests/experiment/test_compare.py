@@ -69,16 +69,16 @@ def test_what_stands_against_believing_it_is_said(made):
                     "not_run": {}, "baselines": []})
     )  # fmt: skip
     notes = " | ".join(compare(runs).notes)
-    assert "not trained on the same data" in notes
+    assert "trained on different data" in notes
     assert "b: diverged at step 2" in notes
     assert "a failed causality" in notes
-    alike = "valid is not measured alike: per token · valid; a: segment 16; c: segment 8"
+    alike = "valid was measured differently: per token · valid; a: segment 16; c: segment 8"
     assert alike in compare([runs[0], runs[2]]).notes
 
 
 def test_what_was_found_is_not_how_it_was_measured(made):
     a, b = (made(f"{k}", f"model.layers={k}", accuracy=k / 9, label=f"accuracy: {k} of 9 · valid") for k in (1, 2))
-    assert not any("not measured alike" in note for note in compare([a, b]).notes)
+    assert not any("measured differently" in note for note in compare([a, b]).notes)
 
 
 def test_the_same_twice_counts_once(made):
@@ -86,7 +86,7 @@ def test_the_same_twice_counts_once(made):
     found = compare([a, again, b])
     assert [len(arm.runs) for arm in found.arms] == [1, 1]
     assert any("again is left out" in note for note in found.notes)
-    with pytest.raises(UserError, match="two runs or more"):
+    with pytest.raises(UserError, match="at least two runs"):
         compare([a, a])
 
 

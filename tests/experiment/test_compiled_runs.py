@@ -18,8 +18,8 @@ def compiles(monkeypatch):
     """As on a GPU, and so that it always pays; what is compiled shows in the losses, as other roundings would."""
     chosen = settings.choose
     monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
-    monkeypatch.setattr(auto_compile, "WORTH", -1e9)
-    monkeypatch.setattr(auto_compile.Costs, "waiting", lambda self, plain: -self.pause)
+    monkeypatch.setattr(auto_compile, "MIN_GAIN", -1e9)
+    monkeypatch.setattr(auto_compile.Costs, "in_place", lambda self, plain: -self.pause)
     monkeypatch.setattr(training, "compiler_for", lambda recipes, device: auto_compile.InPlace())
 
     def compile(self, whole):
@@ -35,7 +35,7 @@ def test_the_step_of_the_swap_stands_in_every_folder(variants):
     noted = {tuple(run.facts["compiled_from"]) for run in plain}
     assert noted == {(6, "whole")}  # the first that was not spent on beginning has been measured
     said = [event.text for event in told.events if isinstance(event, Noted)]
-    assert any("steps of" in text and "ms are left" in text for text in said)
+    assert any("steps of" in text and "ms remain" in text for text in said)
     assert any(text.startswith("compiled from step 6 on") for text in said)
 
 

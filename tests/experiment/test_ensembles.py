@@ -56,7 +56,7 @@ def test_the_probabilities_are_averaged_not_the_logits_nor_the_losses(home):
     by_name = {score.name: score for score in found.scores}
     assert by_name["valid.loss"].value == pytest.approx(expected, rel=1e-6)
     assert by_name["valid.perplexity"].value == pytest.approx(math.exp(expected), rel=1e-6)
-    assert by_name["valid.loss"].label.startswith("2 runs as one, the mean of their probabilities: nats per token")
+    assert by_name["valid.loss"].label.startswith("ensemble of 2 runs, mean of their probabilities: nats per token")
     (gain,) = found.gains
     alone = [{s.name: s.value for s in run.scores()}["valid.loss"] for run in (a, b)]
     assert gain.members == pytest.approx(alone, rel=1e-6)
@@ -67,12 +67,12 @@ def test_the_probabilities_are_averaged_not_the_logits_nor_the_losses(home):
 def test_members_of_other_shapes_read_each_its_own_way(home):
     found = score_together(runs(home, "a", "c", "b"))
     label = found.scores[0].label
-    assert "each its own way: segment 16, stride 16, no state carried; segment 8, state carried" in label
+    assert "read differently by each member: segment 16, stride 16, no state carried; segment 8, state carried" in label
     assert [scores[0].value for scores in found.members] == pytest.approx(
         [run.scores()[0].value for run in runs(home, "a", "c", "b")], rel=1e-6
     )
     same = score_together(runs(home, "a", "c"), window=ReadingWindow(segment=8, state="fresh"))
-    assert "each its own way" not in same.scores[0].label and "segment 8, stride 8" in same.scores[0].label
+    assert "read differently" not in same.scores[0].label and "segment 8, stride 8" in same.scores[0].label
 
 
 def test_what_cannot_be_averaged_is_refused(home, workshop, tmp_path):
@@ -80,8 +80,8 @@ def test_what_cannot_be_averaged_is_refused(home, workshop, tmp_path):
         with pytest.raises(UserError, match=match):
             score_together(runs(home, *names))
 
-    refused("a", match="of two runs or more")
-    refused("a", "a", match="a is named twice")
+    refused("a", match="at least two runs")
+    refused("a", "a", match="a is given twice")
     refused("a", "words", match="a and words were trained on different data.*: data.tokenizer.kind is char and word$")
     shutil.copytree(home / "words", home / "claims")  # the same text, it says
     facts = json.loads((home / "claims" / "run.json").read_text())
@@ -107,18 +107,18 @@ def test_classifiers_vote_by_the_mean_of_their_chances(tmp_path):
     gains = {gain.name: gain.value for gain in found.gains}
     assert list(gains) == ["valid.accuracy", "valid.loss", "test.accuracy", "test.loss"]
     assert gains["valid.loss"] >= 0 and gains["test.loss"] >= 0
-    with pytest.raises(UserError, match="segments and strides are asked of language models"):
+    with pytest.raises(UserError, match="choosing segments and strides is only possible with language models"):
         score_together(made, window=ReadingWindow(segment=4))
 
 
 def test_the_verb(home, command_line):
     answer = command_line("score", "a", "b", "--ensemble", "--runs", str(home))
-    assert answer.code == 0 and "gains over the mean run" in answer.out and "2 runs as one" in answer.out
+    assert answer.code == 0 and "gain over the mean" in answer.out and "ensemble of 2 runs" in answer.out
     told = json.loads(command_line("score", "a", "b", "--ensemble", "--runs", str(home), "--json").out)
     assert told.keys() == {"scores", "members", "gains"} and len(told["members"]) == 2
     assert told["gains"]["valid.loss"]["gain"] > 0
     for words, said in {
-        ("a", "b"): "with --ensemble they are scored as one",
+        ("a", "b"): "add --ensemble to average them",
         ("a", "b", "--ensemble", "--text", "x"): "not on a file or a text",
         ("a", "words", "--ensemble"): "different data",
     }.items():
@@ -126,19 +126,19 @@ def test_the_verb(home, command_line):
         assert answer.code == 2 and said in answer.err
 
 
-def test_the_member_that_cannot_read_so_is_named(home):
+def test_a_refused_member_is_named(home):
     with pytest.raises(UserError, match=r"^a: no layer of this model carries a state"):
         score_together(runs(home, "c", "a"), ["valid"], ReadingWindow(state="carried"))
     with pytest.raises(UserError, match=r"^a: segments of 17 tokens cannot be read"):
         by_length(runs(home, "c", "a"), [17], tokens=50)
 
 
-def test_what_is_left_of_a_training_that_diverged_is_no_member(home, tmp_path):
+def test_a_diverged_run_is_refused(home, tmp_path):
     shutil.copytree(home / "b", tmp_path / "b")
     (broken,) = runs(tmp_path, "b")
     broken.note(status="diverged", step=2, reason="the loss is no longer a finite number")
     reseal(broken.folder)
-    with pytest.raises(UserError, match=r"b diverged at step 2: .* there is nothing to ask it"):
+    with pytest.raises(UserError, match=r"b diverged at step 2: .* its weights cannot be used"):
         score_together([*runs(home, "a"), *runs(tmp_path, "b")], ["valid"])
     with pytest.raises(UserError, match="b diverged at step 2"):
         by_length(runs(tmp_path, "b"), [4], tokens=50)

@@ -9,11 +9,11 @@ from headway.core.errors import UserError
 from headway.data.running.sources import read_splits
 from headway.experiment.evaluate import (
     audited,
-    read_otherwise,
     sample_text,
     score_file,
     score_sentence,
     score_splits_again,
+    with_baselines_in,
 )
 from headway.experiment.train import train
 from headway.run.folder import Run, open_run
@@ -106,10 +106,10 @@ def test_a_sentence_is_scored_token_by_token(run):
     ("asked", "message"),
     [
         ((["vlid"],), r"has no split 'vlid'; did you mean 'valid'\?"),
-        ((None, ReadingWindow(17)), "a segment of 17 tokens, but the learned positions end at 16"),
+        ((None, ReadingWindow(17)), "a segment of 17 tokens is too long: the learned positions end at 16"),
         ((None, ReadingWindow(8, 9)), "a stride of 9 would skip tokens between segments of 8"),
         ((None, ReadingWindow(stride=17)), "a stride of 17 would skip tokens between segments of 16"),
-        ((None, ReadingWindow(), "best"), "keeps no best checkpoint"),
+        ((None, ReadingWindow(), "best"), "has no best checkpoint"),
         ((None, ReadingWindow(), "99"), "has no checkpoint '99'"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_corpus_that_has_changed_is_noticed(workshop, tmp_path):
     text.write_text(TEXT, "utf-8")
     (run,) = train([tiny_recipe(text, "training.duration=1 step")], ["own"], tmp_path / "runs")
     text.write_text(TEXT.replace("fox", "f☃x"), "utf-8")
-    with pytest.raises(UserError, match="is not the text that own was trained on"):
+    with pytest.raises(UserError, match="has changed since own was trained on it"):
         score_splits_again(run)
 
 
@@ -195,18 +195,18 @@ def test_reading_a_run_changes_nothing_in_it(run):
     assert json.loads(before["run.json"])["status"] == "finished"
 
 
-def test_cheap_methods_see_what_the_model_sees(run):
-    """Where a text is read otherwise than the recipe says, so is it by what the score stands beside."""
+def test_baselines_see_as_much_as_the_model(run):
+    """If a text is scored in other segments than the recipe's, the baselines beside the score are too."""
     report = audited(run)
-    assert read_otherwise(run, report, ReadingWindow()) is report
-    narrow = read_otherwise(run, report, ReadingWindow(2))
+    assert with_baselines_in(run, report, ReadingWindow()) is report
+    narrow = with_baselines_in(run, report, ReadingWindow(2))
     assert all(one.score.label.endswith("segment 2, stride 2, no state carried") for one in narrow.baselines)
     before, after = ({b.method: b.score.value for b in one.baselines} for one in (report, narrow))
     assert after["unigram"] == before["unigram"] and after["5-gram"] > before["5-gram"]
 
 
-def test_one_stream_has_cheap_methods_of_its_own(workshop):
-    """The same text in segments of the same length: what was found of one way to read it is not that of another."""
+def test_baselines_of_a_carried_state_are_cached_apart(workshop):
+    """The same text in segments of the same length, with and without a carried state, has different baselines."""
     recurrent = ("model.mixer=gru", "model.positions=none", "data.batches=contiguous", "data.segment=4")
     fresh, stream = (
         tasks.load(tiny_recipe(workshop.text, *recurrent, f"scoring.state={state}")) for state in ("fresh", "carried")

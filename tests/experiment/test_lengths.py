@@ -63,14 +63,14 @@ def test_what_cannot_be_read_is_refused(workshop, command_line):
         ("--lengths", "4,4"): "different lengths",
         ("--lengths", "four"): "expected whole numbers such as 10,20,50, not 'four'",
         ("--lengths", "4", "--split", "tset"): "tset",
-        ("--lengths", "4", "--stride", "2"): "--lengths reads a split in its own ways",
-        ("--out", "a.html"): "--out draws what --lengths finds",
-        ("--tokens", "50"): "--tokens says how much --lengths reads",
+        ("--lengths", "4", "--stride", "2"): "--lengths can only be combined with --split",
+        ("--out", "a.html"): "--out draws the result of --lengths",
+        ("--tokens", "50"): "--tokens limits what --lengths reads",
     }.items():
         answer = command_line(*words, *more)
         assert answer.code == 2 and said in answer.err, answer.err
     twice = command_line("score", "tiny", "tiny", "--runs", str(workshop.runs), "--lengths", "4")
-    assert twice.code == 2 and "tiny is named twice" in twice.err
+    assert twice.code == 2 and "tiny is given twice" in twice.err
     with pytest.raises(UserError, match="segments of 8 tokens are longer than the text, which has 8"):
         score_lengths(load_model(workshop.run)[0], torch.zeros(8, dtype=torch.int64), [8])
 
@@ -80,6 +80,6 @@ def test_runs_of_other_tokens_stand_in_no_picture_with_these(home, workshop, tmp
     (words,) = train([tiny_recipe(workshop.text, "data.tokenizer=word")], ["words"], tmp_path)
     gru = open_run("gru.seed-0", home)
     before = gru.facts.get("test_scored", 0)
-    with pytest.raises(UserError, match=r"different tokens of them: data\.tokenizer\.kind is char and word"):
+    with pytest.raises(UserError, match=r"different data or tokens: data\.tokenizer\.kind is char and word"):
         by_length([gru, words], [4], split="test", tokens=50)
     assert open_run("gru.seed-0", home).facts.get("test_scored", 0) == before

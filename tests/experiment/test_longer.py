@@ -63,7 +63,7 @@ def test_a_rate_that_had_fallen_is_that_of_the_longer_schedule_and_it_is_said(ho
     short = home("short", "training.duration=6 steps")
     whole = home("whole", "training.duration=12 steps")
     answer = command_line("continue", "short", "--for", "6 steps")
-    assert (answer.code, "10% of" in answer.words, "not the same as 12 steps" in answer.words) == (0, True, True)
+    assert (answer.code, "10% of" in answer.words, "differs from 12 steps" in answer.words) == (0, True, True)
     rates = [
         [line["rate"] for line in run.metrics() if "rate" in line] for run in (short, open_run("short-12-steps"), whole)
     ]
@@ -148,7 +148,7 @@ REFUSED = [
     ("short --for '-5 steps'", "expected a length"),
     ("short --for '5 steps' --rate lst", "expected longer or last; did you mean 'last'?"),
     ("shrot --for '5 steps'", "did you mean 'short'?"),
-    ("short --for '5 steps' --name other", "is not short continued"),
+    ("short --for '5 steps' --name other", "does not continue short"),
     ("short --for '5 steps' --name a/b", "cannot be the name of a run"),
     ("short other --for '5 steps' --name x", "leave it out"),
     ("short short --for '5 steps'", "two runs would both be called"),

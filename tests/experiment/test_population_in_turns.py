@@ -76,7 +76,7 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
     said = Told()
     made = train_in_turns(recipes, names, tmp_path / "halved", listeners=[said])
     assert [run.name for run in made] == names and {str(run.status) for run in made} == {"finished"}
-    words = "the memory was full: going on with {} at a time, from what was saved"
+    words = "out of memory: continuing with {} replicas at a time, from the last checkpoints"
     assert said.warned == [words.format(3), words.format(2)]
     assert sizes.count(2) == 2 * (12 - 4) and sizes.count(1) == 12 - 4  # from step 4, and not from the beginning
     for one, other in zip(whole, made, strict=True):
@@ -128,7 +128,7 @@ def test_what_does_not_fit_alone_is_an_error(five, tmp_path: Path, monkeypatch, 
 @pytest.mark.parametrize(("free", "fits"), [(1000, 100), (100, 10), (45, 4), (9, 1)])
 def test_what_fits_is_measured_on_one_and_two_replicas(monkeypatch, free: int, fits: int):
     """Five for all, nine for each: a device that is not there, with numbers that can be checked by hand."""
-    monkeypatch.setattr(capacity, "SPARE", 1.0)
+    monkeypatch.setattr(capacity, "USABLE_FRACTION", 1.0)
     monkeypatch.setattr(capacity, "_peak", lambda device, step_with, replicas: 5 + 9 * replicas)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
     found = largest_population(torch.device("cuda"), 100, lambda replicas: None)

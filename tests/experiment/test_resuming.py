@@ -101,7 +101,7 @@ def test_resuming_a_finished_run_changes_nothing(base: Recipe):
 
 def test_a_run_of_another_recipe_is_not_resumed(base: Recipe):
     train([base], ["run"])
-    with pytest.raises(UserError, match=r"made by another recipe: .*model.dropout.*--name"):
+    with pytest.raises(UserError, match=r"made with a different recipe: .*model.dropout.*--name"):
         train([base.with_changes(["model.dropout=0.4"])], ["run"], resume=True)
     with pytest.raises(UserError, match=r"nothing to resume: .*other does not exist"):
         train([base], ["other"], resume=True)
@@ -122,7 +122,7 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(
     damage(broken / name)
     assert run.checkpoint("last").step == 5
     told = capsys.readouterr().err
-    assert "passing over a broken checkpoint" in told and "step-00000007" in told
+    assert "skipping a broken checkpoint" in told and "step-00000007" in told
     assert name in told or name == checkpoint.FACTS
     (resumed,) = train([base], ["broken"], resume=True)
     assert same_end(resumed, whole)

@@ -75,15 +75,15 @@ def test_what_changes_nothing_cannot_show_and_what_changes_little_was_not_seen(r
     tested = self_test(recipe("model.mixer.backend=plain"), "of tests")
     found = {trial.fault.name: (trial.outcome, trial.sentence) for trial in tested.trials}
     assert [trial.instead for trial in tested.trials if trial.fault.name == "much"] == [("finite",)]
-    assert found["nothing"] == ("cannot show", "it changes nothing here")
+    assert found["nothing"] == ("cannot show", "it changes nothing in this recipe")
     assert found["a little"][0] == found["much"][0] == "not seen"
-    assert found["broken"][0] == "cannot show" and "nothing runs any more" in found["broken"][1]
+    assert found["broken"][0] == "cannot show" and "nothing runs" in found["broken"][1]
 
 
 def test_an_audit_that_fails_without_a_fault_cannot_see_one(recipe):
     found = outcomes(recipe("model.mixer.fusion=reweight"), "mask_off_by_one")
     outcome, why = found["mask_off_by_one"]
-    assert outcome == "cannot show" and why.startswith("causality fails without it: sees the future")
+    assert outcome == "cannot show" and why.startswith("causality fails even without it: sees the future")
 
 
 def test_ctrl_c_leaves_nothing_behind(recipe, bed, tmp_path, monkeypatch: pytest.MonkeyPatch):
@@ -164,12 +164,12 @@ def test_strict_fails_where_one_is_not_seen(audit, workshop, bed):
     bed.add("a little", "order", module=HERE, spoil=lambda model: model.embedding.weight.mul_(1.01))
     code, out, _ = audit(str(workshop.recipe), "--only", "of tests", "--strict")
     assert code == 1 and out.startswith("NOT SEEN")
-    assert "0 of 1 faults are seen by the audit meant for them" in out
+    assert "0 of 1 faults are detected by the audit meant for them" in out
 
 
 def test_mistakes_are_words(audit, workshop):
     assert "did you mean 'causality'?" in audit(str(workshop.recipe), "--only", "causalty")[2]
-    assert "neither a run nor a recipe 'dem'; did you mean 'demo'?" in audit("dem")[2]
+    assert "'dem' is neither a run nor a recipe; did you mean 'demo'?" in audit("dem")[2]
 
 
 def test_nobody_who_trains_reads_the_library():

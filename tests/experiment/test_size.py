@@ -55,7 +55,7 @@ def test_so_they_are_of_every_kind(kind):
     [
         ("model.width=1048576", ("parameters need at least", "TB for weights and their gradients")),
         ("model.width=1099511627776", ("more than", "parameters")),
-        ("training.batch=1000000000000", ("one vector for each of", "tokens of a batch")),
+        ("training.batch=1000000000000", ("one vector per token", "tokens in a batch")),
         ("model.context=1000000000000", ("need at least",)),
         ("data.segment=8", ()),
     ],

@@ -223,7 +223,7 @@ def test_a_tracker_that_fails_is_reported_once_and_left_alone(recording, where: 
     recipes = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
     finished = train(recipes, ["a", "b"], tmp_path, listeners=[Tracking(["recording"], tmp_path, [told])])
     assert [str(run.status) for run in finished] == ["finished", "finished"]
-    sentence = f"recording failed and is no longer told anything, training goes on: no {where} today"
+    sentence = f"recording failed and is no longer used; training continues: no {where} today"
     assert told.warned == [sentence]
     assert sum(tracker.calls.count(where) for tracker in made) == 1
 
@@ -272,7 +272,7 @@ def test_stdout_stays_json_whatever_a_tracker_prints(recording, tmp_path, worksh
 def test_unknown_trackers_and_missing_packages_are_said_before_training(workshop, tmp_path, monkeypatch, command_line):
     monkeypatch.chdir(tmp_path)
     code, _, said = command_line("train", str(workshop.recipe), "--track", "tensorbord")
-    assert code == 2 and "there is no tracker 'tensorbord'; did you mean 'tensorboard'?" in said
+    assert code == 2 and "unknown tracker 'tensorbord'; did you mean 'tensorboard'?" in said
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
     for kind in KINDS:
         with pytest.raises(UserError, match=rf"--track {kind} needs {kind}.*pip install 'headway\[{kind}\]'"):

@@ -169,7 +169,7 @@ def test_another_start_brings_its_own_shape(encoder_folder):
         ("model.layers=3", "its weights are for 2, not for 3"),
         ("model.mixer.heads=4", "its weights are for 2, not for 4"),
         ("model.positions=rotary", "its weights are for learned, not for 'rotary'"),
-        ("model.context=33", "33 tokens are more than it has positions for (32)"),
+        ("model.context=33", "33 tokens are more than its 32 positions"),
         ("data.tokenizer=word", "leave data.tokenizer out"),
     ],
 )

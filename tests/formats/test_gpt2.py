@@ -119,7 +119,7 @@ def test_every_parameter_has_exactly_one_place():
         ("model.feedforward.bias=false", "model.feedforward.bias: .* have biases"),
         ("model.norm={kind: rms}", "model.norm.kind: GPT-2 has LayerNorm, not rms"),
         ("model.norm.placement=post", "model.norm.placement: .* before each sublayer"),
-        ("model.output_bias=true", "model.output_bias: GPT-2's output adds none"),
+        ("model.output_bias=true", "model.output_bias: GPT-2's output has no bias"),
     ],
 )
 def test_a_recipe_without_a_gpt2_form_says_why(change, words):
@@ -143,13 +143,16 @@ def test_all_reasons_are_told_at_once():
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True, where only False"),
-        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn: True, where only False"),
-        ({"add_cross_attention": True}, "add_cross_attention: True, where only False"),
-        ({"scale_attn_weights": False}, "scale_attn_weights: False, where only True"),
-        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon: 1e-06, where only 1e-05"),
-        ({"activation_function": "gelu_nwe"}, "no 'gelu_nwe' here; did you mean 'gelu_new'"),
-        ({"activation_function": "tanh"}, "no 'tanh' here; there are: gelu, gelu_new, gelu_pytorch_tanh, relu"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True; only False"),
+        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn: True; only False"),
+        ({"add_cross_attention": True}, "add_cross_attention: True; only False"),
+        ({"scale_attn_weights": False}, "scale_attn_weights: False; only True"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon: 1e-06; only 1e-05"),
+        ({"activation_function": "gelu_nwe"}, "'gelu_nwe' is not supported; did you mean 'gelu_new'"),
+        (
+            {"activation_function": "tanh"},
+            "'tanh' is not supported; there are: gelu, gelu_new, gelu_pytorch_tanh, relu",
+        ),
     ],
 )
 def test_a_config_without_a_form_here_is_refused(config, words):
@@ -182,7 +185,9 @@ def broken(**changes):
 
 def test_unknown_keys_are_named_five_at_most():
     tensors, spec = broken(**{f"transformer.h.{n}.ln_1.weight": torch.ones(12) for n in range(3, 10)})
-    with pytest.raises(UserError, match=r"no place in a GPT-2 of 3 layers: .*h\.3\.ln_1.*h\.7\.ln_1\S+ and 2 more$"):
+    with pytest.raises(
+        UserError, match=r"do not belong to a GPT-2 of 3 layers: .*h\.3\.ln_1.*h\.7\.ln_1\S+ and 2 more$"
+    ):
         from_gpt2(tensors, spec, V)
 
 
@@ -207,5 +212,5 @@ def test_an_output_of_its_own_that_should_be_tied_is_refused():
 
 def test_quantised_weights_are_refused():
     tensors, spec = broken(**{"transformer.ln_f.bias": torch.ones(12, dtype=torch.int8)})
-    with pytest.raises(UserError, match=r"no floating-point numbers \(quantised\?\): transformer\.ln_f\.bias"):
+    with pytest.raises(UserError, match=r"not floating-point numbers \(quantized\?\): transformer\.ln_f\.bias"):
         from_gpt2(tensors, spec, V)

@@ -58,8 +58,8 @@ def test_pickle_is_refused(hub: HubServer, name: str):
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({"README.md": b""}, r"no weights as safetensors; there are: README\.md"),
-        ({}, "no weights as safetensors; it is empty"),
+        ({"README.md": b""}, r"no safetensors weights; there are: README\.md"),
+        ({}, "no safetensors weights; it is empty"),
         ({"model.safetensors": b""}, r"has no config\.json"),
     ],
 )

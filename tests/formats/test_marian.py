@@ -66,7 +66,7 @@ NAMES = [
     "<pad>",
 ]
 V, PAD = len(NAMES), len(NAMES) - 1
-MARIANS = {"kind": "encoder-decoder", "positions": marian.WAVES, "norm": {"placement": "post"}}
+MARIANS = {"kind": "encoder-decoder", "positions": marian.SINUSOIDAL, "norm": {"placement": "post"}}
 SHAPE = {"layers": 2, "attention_heads": 2, "ffn_dim": 24}
 
 
@@ -268,11 +268,11 @@ def test_it_cuts_as_sentencepiece_does(tmp_path):
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        (b"no such thing", "no SentencePiece file"),
-        (b"", "no pieces in it"),
-        (spm(SOURCE)[:-7], "no SentencePiece file"),
-        (spm(SOURCE, trainer=_field(3, 2)), r"of the kind BPE \(model_type\); only unigram is read"),
-        (spm([*SOURCE, ("<x>", 0, 4)]), "symbols of the user's own"),
+        (b"no such thing", "not a SentencePiece file"),
+        (b"", "contains no pieces"),
+        (spm(SOURCE)[:-7], "not a SentencePiece file"),
+        (spm(SOURCE, trainer=_field(3, 2)), r"of the kind BPE \(model_type\) is not supported, only unigram"),
+        (spm([*SOURCE, ("<x>", 0, 4)]), "user-defined symbols"),
         (spm(SOURCE, rules=_field(5, 0)), "escape_whitespaces"),
     ],
 )
@@ -314,16 +314,16 @@ def learnt_positions(folder):
 SPOILT = {
     config(normalize_before=True): "normalize_before: True",
     config(static_position_embeddings=False): "static_position_embeddings: False",
-    config(encoder_ffn_dim=32): "encoder_ffn_dim: 32, where decoder_ffn_dim is 24",
-    config(activation_function="swich"): "no 'swich' here; did you mean 'swish'",
+    config(encoder_ffn_dim=32): "encoder_ffn_dim: 32, but decoder_ffn_dim is 24",
+    config(activation_function="swich"): "'swich' is not supported; did you mean 'swish'",
     config(tie_word_embeddings=False): "tie_word_embeddings: False",
     config(eos_token_id=[0, 1]): "eos_token_id: expected one token",
     config(decoder_start_token_id=V): "decoder_start_token_id: expected a token",
     config(decoder_layers=3): r"missing: model\.decoder\.layers\.2",
     config(vocab_size=V + 1): r"model\.shared\.weight is",
     pickled: r"only as pickle .* AutoModelForSeq2SeqLM\.from_pretrained",
-    learnt_positions: "embed_positions.weight is not the table of sines",
-    without("source.spm"): r"neither source\.spm, target\.spm and vocab\.json",
+    learnt_positions: "embed_positions.weight is not the sinusoidal table",
+    without("source.spm"): r"no tokenizer: expected source\.spm, target\.spm and vocab\.json",
     without("target.spm"): r"target\.spm cannot be read",
     without("vocab.json"): r"vocab\.json is missing",
 }

@@ -54,11 +54,11 @@ def test_config_and_weights_that_contradict_each_other(encoder_folder):
     config = json.loads((folder / "config.json").read_text())
     for key, value, said in (
         ("intermediate_size", 32, r"is \[24, 16\], config.json says \[32, 16\]"),
-        ("num_hidden_layers", 1, "have no place in a BertModel of 1 layer"),
+        ("num_hidden_layers", 1, "do not belong to a BertModel of 1 layer"),
         ("num_hidden_layers", 3, "are missing"),
         ("vocab_size", 99, "config.json says"),
         ("hidden_act", "mash", "mash"),
-        ("position_embedding_type", "relative_key", "only 'absolute' has a form here"),
+        ("position_embedding_type", "relative_key", "only 'absolute' is supported"),
     ):
         (folder / "config.json").write_text(json.dumps(config | {key: value}))
         with pytest.raises(UserError, match=said):
@@ -69,7 +69,7 @@ def test_config_and_weights_that_contradict_each_other(encoder_folder):
 
 def test_a_tokenizer_for_more_tokens_than_there_are_vectors(encoder_folder):
     folder, _ = encoder_folder(vocab_size=8)
-    with pytest.raises(UserError, match="the model has vectors for only 8"):
+    with pytest.raises(UserError, match="the model has only 8 embeddings"):
         recipe(folder)
 
 
@@ -135,7 +135,7 @@ def test_an_index_of_nonsense_names_no_files(encoder_folder):
 
 def test_layers_and_shapes_that_transformers_would_pass_over(encoder_folder, capfd):
     fewer = rewritten(encoder_folder("mpnet")[0], num_hidden_layers=1)
-    with pytest.raises(UserError, match=r"no place.*encoder\.layer\.1\."):
+    with pytest.raises(UserError, match=r"no such weights.*encoder\.layer\.1\."):
         started(recipe(fewer))
     wider = rewritten(encoder_folder("mpnet", name="wider")[0], intermediate_size=25)
     with pytest.raises(UserError, match=r"intermediate\.dense\.bias is \[24\], config.json says \[25\]"):
@@ -153,7 +153,7 @@ def test_layers_and_shapes_that_transformers_would_pass_over(encoder_folder, cap
         ("int8", r"quantised, such as .* \(I8\)"),
         ("fp8", r"quantised, such as .* \(F8_E4M3\)"),
         ("layers", "100,000 layers"),
-        ("wide", "says a model of"),
+        ("wide", "describes"),
     ],
 )
 def test_weights_that_are_not_plain_and_sizes_that_they_do_not_have(encoder_folder, family, fault, said):

@@ -94,7 +94,7 @@ def test_vectors_without_a_token_are_given_names(gpt2_library, tmp_path):
     size = gpt2_library.get_vocab_size()
     ours, (note,) = read_tokenizer(tmp_path / "tokenizer.json", size + 4)
     assert ours.size == size + 4
-    assert f"4 vectors more than tokens; they are called <|unused-{size}|>" in note
+    assert f"4 more embeddings than tokens; they are named <|unused-{size}|>" in note
     assert ours.encode(HARD).ids.tolist() == gpt2_library.encode(HARD).ids
 
 
@@ -136,14 +136,14 @@ def foreign_words(library):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (prefixed, "puts a space before every text"),
-        (normalised, r"changes text before cutting it \(Lowercase\)"),
-        (greedy, "its token '<mask>' takes in white space"),
-        (random_cuts, r"cuts words at random \(dropout 0\.5\)"),
+        (prefixed, "adds a space before every text"),
+        (normalised, r"normalises text first \(Lowercase\)"),
+        (greedy, "its token '<mask>' absorbs white space"),
+        (random_cuts, r"splits words at random \(dropout 0\.5\)"),
         (no_bytes, "lacks 25[0-9] of the 256 single bytes"),
         (gaps, "are not numbered from 0 to"),
         (unigram, "a Unigram vocabulary; expected byte-level BPE"),
-        (foreign_words, "a WordLevel vocabulary; expected byte-level BPE, as GPT-2's is, or one Headway wrote"),
+        (foreign_words, "a WordLevel vocabulary; expected byte-level BPE, as in GPT-2, or one that Headway wrote"),
     ],
 )
 def test_vocabularies_that_cannot_be_ours_are_refused(gpt2_library, tmp_path, spoil, words):
@@ -156,13 +156,13 @@ def test_vocabularies_that_cannot_be_ours_are_refused(gpt2_library, tmp_path, sp
 
 def test_a_missing_broken_or_too_large_tokenizer_is_refused(gpt2_library, tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(UserError, match=r"is missing: without it text is no ids; transformers writes one with Auto"):
+    with pytest.raises(UserError, match=r"is missing, but needed to tokenize text; transformers writes one with Auto"):
         read_tokenizer(path, 300)
     path.write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json cannot be read"):
         read_tokenizer(path, 300)
     gpt2_library.save(str(path))
-    with pytest.raises(UserError, match=r"has 300 tokens, but the model has vectors for only 299 \(vocab_size\)"):
+    with pytest.raises(UserError, match=r"has 300 tokens, but the model only 299 embeddings \(vocab_size\)"):
         read_tokenizer(path, 299)
 
 

@@ -51,7 +51,7 @@ def test_other_tokens_are_shown_and_not_compared(decoder, words, letters):
     (ours,) = maps_of(decoder(words.size), words, [SENTENCE], "one")
     (theirs,) = maps_of(decoder(letters.size), letters, [SENTENCE], "two")
     found = MapComparison(ours.grid(), theirs.grid(), SENTENCE, "", [])
-    said = r"one and two do not read the same tokens (3 and 12): both are shown, and nothing is compared cell by cell"
+    said = r"one and two do not read the same tokens (3 and 12): both are shown without a comparison"
     assert found.as_json() == {"compared": False, "why": said}
     picture = found.draw()
     assert len(picture.grids) == 2 and picture.notes[0] == said
@@ -70,7 +70,7 @@ def test_answers_that_differ_are_not_called_tokens():
         for name, answer in (("one", "sea"), ("two", "sky"))
     )
     why = MapComparison(ours, theirs, "a b", "", []).why_not
-    assert why is not None and why.startswith("one and two do not answer the same ('sea' and 'sky')")
+    assert why is not None and why.startswith("one and two do not predict the same ('sea' and 'sky')")
 
 
 def test_nothing_in_common(compared, decoder, words):

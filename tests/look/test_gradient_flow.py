@@ -14,7 +14,7 @@ from headway.look import state_flow
 from headway.look.flow_page import FlowOfArm, FlowPage
 from headway.look.gradient_flow import GradientFlow, SideFlow, gradient_flow, loss_lengths, stream_norms
 from headway.look.gradient_rows import GradientRows, in_segments
-from headway.look.state_flow import Norms, _spectral, hidden_states
+from headway.look.state_flow import Norms, _spectral_norm, hidden_states
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.context import Context
 from headway.nn.masks import Causal
@@ -174,8 +174,8 @@ def test_every_recurrence_has_steps_and_some_have_bounds(mixer, units, bounded, 
         assert norm <= bound * 1.0001
 
 
-def test_gradients_that_explode_are_infinite_and_drawn_as_far_as_they_are_numbers(text, tmp_path):
-    """A ReLU net whose units grow a thousandfold at every step: beyond float32, then beyond float64."""
+def test_exploding_gradients_are_infinite_and_only_finite_ones_are_drawn(text, tmp_path):
+    """A ReLU net whose state grows by a factor of 1000 at every step: it overflows float32, then float64."""
     spec = LanguageModelSpec(
         layers=1, width=8, context=130, positions="none", mixer={"kind": "rnn", "nonlinearity": "relu"}, norm="none"
     )  # pyright: ignore
@@ -198,7 +198,7 @@ def test_gradients_that_explode_are_infinite_and_drawn_as_far_as_they_are_number
 def test_the_largest_singular_value_of_a_wide_matrix(size):
     matrix = torch.randn(300, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     largest = float(torch.linalg.matrix_norm(matrix, ord=2))
-    assert _spectral(size * matrix) == pytest.approx(size * largest, rel=1e-3)
+    assert _spectral_norm(size * matrix) == pytest.approx(size * largest, rel=1e-3)
 
 
 def test_a_step_of_an_lstm_is_as_finite_differences_say(text):
@@ -225,7 +225,7 @@ def test_power_iteration_finds_the_largest_singular_value(monkeypatch):
         0.8 ** torch.arange(40, dtype=torch.float64)
     )
     monkeypatch.setattr(state_flow, "WIDEST_SINGULAR", 2)
-    assert state_flow._spectral(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-3)
+    assert state_flow._spectral_norm(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-3)
 
 
 def test_attention_has_no_hidden_state(attention, text):
@@ -247,7 +247,7 @@ def test_no_gradient_goes_beyond_the_segment(attention, text):
 
 def test_replicas_are_followed_one_at_a_time(text):
     two = LanguageModelSpec(layers=1, width=8, context=16, mixer={"heads": 2}).build(11, (0, 1))  # pyright: ignore
-    with pytest.raises(UserError, match="these are 2 replicas"):
+    with pytest.raises(UserError, match="but this has 2 replicas"):
         flow(two, text)
 
 

@@ -128,7 +128,7 @@ def test_of_a_masked_model_it_is_the_last_token_hidden(home):
 
 def test_texts_that_are_too_few_or_too_short(home):
     task = tasks.load(classifier(home))
-    with pytest.raises(UserError, match=r"3 texts of 'test' .* 4 at least: name another --split"):
+    with pytest.raises(UserError, match=r"3 texts of 'test' .* at least 4 are needed for a mean: name another --split"):
         task.followed("test", 32)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(UserError, match="half of the texts have a single token"):
         long_enough(np.array([1, 1, 1, 1, 1, 9]), 16, "texts")

@@ -44,7 +44,7 @@ def test_a_kernel_that_does_something_else_is_noticed(decoder, words):
     model.layers[1].mixer.backend = Off()
     (maps,) = maps_of(model, words, [SENTENCE])
     assert maps.largest_difference == pytest.approx(0.25, abs=1e-5)
-    assert "these maps are not what the kernel computed" in maps.notes[0]
+    assert "these maps do not show what the kernel computed" in maps.notes[0]
     assert "too much" not in maps_of(decoder(words.size), words, [SENTENCE])[0].notes[0]
 
 
@@ -145,7 +145,7 @@ def test_a_sentence_longer_than_the_learned_positions(decoder, encoder, words):
 
 def test_layers_and_heads_that_are_not_there(decoder, words):
     (maps,) = maps_of(decoder(words.size), words, [SENTENCE], "tiny")
-    with pytest.raises(UserError, match=r"tiny has no attention in a layer 2; it has it in: 0, 1"):
+    with pytest.raises(UserError, match=r"tiny has no attention in layer 2; layers with attention: 0, 1"):
         maps.grid(layer=2)
     with pytest.raises(UserError, match=r"tiny has no head 2 in layer 0: it has heads 0 to 1"):
         maps.grid(head=2)
@@ -163,6 +163,6 @@ def test_what_has_no_room_is_refused_before_anything_is_computed(decoder, words,
     monkeypatch.setattr(type(model), "forward", lambda *_: pytest.fail("it was computed"))
     with pytest.raises(UserError, match=r"25,000 tokens are too many to look at: .*at most 8,192"):
         maps_of(model, words, ["fox " * 25_000])
-    monkeypatch.setattr("headway.look.reading.MOST_WEIGHTS", 4 * 30**2)
-    with pytest.raises(UserError, match=r"has 4 attention maps, and of 31 tokens .* at most 30 tokens"):
+    monkeypatch.setattr("headway.look.reading.MAX_WEIGHTS", 4 * 30**2)
+    with pytest.raises(UserError, match=r"has 4 attention maps; for 31 tokens .* at most 30 tokens"):
         maps_of(model, words, ["fox " * 31])

@@ -228,7 +228,7 @@ def test_a_decoder_that_ignores_its_source_has_nothing_but_zeros_there(home, cro
     assert flow.source is not None and set(flow.source.losses) == {0.0}
     assert {norm for norms in flow.source.streams.values() for norm in norms.typical} == {0.0}
     assert all(length > 0 for length in flow.own.losses)
-    assert any("nothing of the source reaches the loss" in note for note in flow.notes)
+    assert any("the source has no effect on the loss" in note for note in flow.notes)
     drawn = FlowPage([FlowOfArm("deaf", [flow])], "valid").draw()
     assert [chart.across for chart in drawn.charts] == ["distance t − s"] * 2
 
@@ -323,5 +323,7 @@ def test_a_run_is_asked(home, tmp_path):
 
 def test_models_of_pictures_are_told_what_may_be_asked():
     run: Any = SimpleNamespace(name="pictures", recipe=from_tree(OF_PICTURES, "test", overrides=["data.path=here"]))
-    with pytest.raises(UserError, match=r"asked of .*translators, and pictures is a clip; try headway match pictures"):
+    with pytest.raises(
+        UserError, match=r"only possible with .*translators, but pictures is a clip; try headway match pictures"
+    ):
         tasks.able(run, FollowsGradients)

@@ -146,7 +146,7 @@ def test_an_architecture_that_nobody_knows(encoder_folder):
     folder, _ = encoder_folder("mpnet")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "mpnett", "auto_map": {"AutoModel": "x.Y"}}))
-    with pytest.raises(UserError, match=r"'mpnett' model.*did you mean 'mpnet'.*is not run"):
+    with pytest.raises(UserError, match=r"'mpnett' model.*did you mean 'mpnet'.*does not run"):
         recipe(folder)
 
 

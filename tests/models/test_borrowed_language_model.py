@@ -124,7 +124,7 @@ def test_it_scores_and_trains_on_as_any_run(causal_folder, tmp_path, workshop):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     before = dict(theirs.named_parameters())
     assert any(not torch.equal(tensor, before[name.removeprefix("body.")]) for name, tensor in weights[0].items())
-    with pytest.raises(UserError, match="which transformers runs"):
+    with pytest.raises(UserError, match="that runs in transformers"):
         export_run(trained[0], None, tmp_path / "out")
 
 
@@ -132,13 +132,13 @@ def test_it_scores_and_trains_on_as_any_run(causal_folder, tmp_path, workshop):
     ("change", "said"),
     [
         ({"model_type": "gpt-imaginary"}, "'gpt-imaginary' model"),
-        ({"model_type": "deberta-v2"}, "is no causal language model"),
+        ({"model_type": "deberta-v2"}, "is not a causal language model"),
         ({"num_hidden_layers": 100_000}, "100,000 layers"),
-        ({"hidden_size": 4096, "intermediate_size": 4096}, "says a model of"),
+        ({"hidden_size": 4096, "intermediate_size": 4096}, "describes"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised .gptq"),
         ({"intermediate_size": 25}, "do not fit config.json"),
         ({"num_hidden_layers": 3}, "weights are missing"),
-        ({"num_hidden_layers": 1}, "have no place"),
+        ({"num_hidden_layers": 1}, "do not belong to the model"),
         ({"num_attention_heads": 3}, "config.json"),
         ({"hidden_act": "no-such"}, "transformers cannot build"),
         ({"vocab_size": "many"}, "vocab_size"),

@@ -144,7 +144,7 @@ def test_a_classifier_can_be_watched_by_name():
 
 @pytest.mark.parametrize(
     ("positions", "words"),
-    [("alibi", "favour the tokens furthest ahead; use alibi-symmetric"), ("t5", "apart; use t5-symmetric")],
+    [("alibi", "favour the furthest later tokens; use alibi-symmetric"), ("t5", "apart; use t5-symmetric")],
 )
 def test_schemes_that_look_back_only_are_refused_in_words(positions, words):
     (problem,) = spec(positions=positions).problems()

@@ -145,5 +145,5 @@ def test_recipes_without_a_memory_are_the_same_and_places_that_begin_anew_are_re
     assert plain.with_changes(["model.mixer.memory=0"]).hash == plain.hash
     assert plain.with_changes(["model.mixer.memory=8"]).hash != plain.hash
     for positions in ("learned", "sinusoidal"):
-        with pytest.raises(UserError, match=f"{positions} positions begin anew in every segment"):
+        with pytest.raises(UserError, match=f"{positions} positions start again in every segment"):
             from_tree({"model": {"positions": positions, "mixer": {"memory": 8}}}, "r")

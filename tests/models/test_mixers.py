@@ -218,7 +218,7 @@ def test_one_of_a_list_is_changed_by_its_number():
     assert [m.heads for m in listed("model.mixer.1.heads=1").model.mixers] == [2, 1]
     assert [m.window for m in listed("model.mixer.0.window=4").model.mixers] == [4, None]
     for key in ("model.mixer.heads", "model.mixer.2.heads"):
-        with pytest.raises(UserError, match=r"model.mixer is a list of 2; what is in it is model.mixer.0 … "):
+        with pytest.raises(UserError, match=r"model.mixer is a list of 2; its elements are model.mixer.0 … "):
             listed(f"{key}=1")
     assert "model.mixer.1.headz: unknown key; did you mean 'heads'?" in complaint("model.mixer=[{}, {headz: 2}]")
 
@@ -232,9 +232,9 @@ def test_a_list_is_written_out_and_read_back():
 
 def test_positions_that_do_not_fit_all_layers_are_refused_with_the_layers(known):
     heads = complaint("model.mixer=[{heads: 2}, {heads: 4}]", "model.positions=t5")
-    assert "t5 learns a bias for each head, which all layers share; their heads are 2 (layer 0), 4 (layer 1)" in heads
+    assert "same number of heads, not 2 (layer 0), 4 (layer 1)" in heads
     hybrid = complaint("model.mixer=[leaky-mean, attention]", "model.positions=rotary")
-    assert "rotary acts inside of attention, and there are no heads in layer 0 (leaky-mean)" in hybrid
+    assert "rotary positions act inside attention heads, and layer 0 (leaky-mean) has none" in hybrid
     assert load("demo", ["model.layers=2", "model.mixer=[leaky-mean, attention]", "model.positions=learned"])
 
 
@@ -255,7 +255,7 @@ def test_a_mixer_of_ones_own_is_named_in_recipes(known):
 def test_a_mixer_that_there_is_not_is_named_where_it_was_written():
     with pytest.raises(UserError) as caught:
         from_tree({"model": {"mixer": {"kind": "rnnn"}}}, "mine.yaml")
-    assert "model.mixer: there is no 'rnnn' here" in str(caught.value)
+    assert "model.mixer: unknown kind 'rnnn'" in str(caught.value)
 
 
 STATES = {
@@ -275,9 +275,9 @@ def test_a_state_that_is_not_of_these_rows_or_of_this_model_is_refused_in_words(
         with pytest.raises(UserError, match=words):
             model.losses_going_on(ids, ids, state)
 
-    refused({name: part[:, :2] for name, part in left.items()}, "is of 1 replica and 2 rows; a batch of .* 3 rows")
+    refused({name: part[:, :2] for name, part in left.items()}, "is for 1 replica and 2 rows; .* a batch of .* 3 rows")
     refused({name: part.repeat(2, *[1] * (part.ndim - 1)) for name, part in left.items()}, "2 replicas and 3 rows")
-    refused(dict(list(left.items())[1:]), "left by another mixer")
-    refused({"layers.7.hidden": torch.zeros(1, 3, 8)}, "left by another model")
-    with pytest.raises(UserError, match="cannot go on"):
+    refused(dict(list(left.items())[1:]), "comes from another mixer")
+    refused({"layers.7.hidden": torch.zeros(1, 3, 8)}, "comes from another model")
+    with pytest.raises(UserError, match="does not fit a batch of"):
         model.go_on(ids[:, :1], model.go_on(ids, None)[1])

@@ -21,7 +21,7 @@ class Three(Trainable):
     def __init__(self, replicas: int):
         super().__init__()
         self.together, self.output = Linear(replicas, 6, 12), Linear(replicas, 4, 5)
-        self.together.makes, self.output.makes = ("queries", "keys", "values"), ("output",)
+        self.together.output_names, self.output.output_names = ("queries", "keys", "values"), ("output",)
 
     def forward(self, x):
         q, k, v = self.together(x).chunk(3, -1)
@@ -106,5 +106,5 @@ def test_dropout_of_adapters_is_that_of_the_clock():
 
 def test_a_model_without_such_matrices_is_refused_in_words():
     spec = ClassifierSpec.model_validate({"layers": 1, "width": 8, "context": 9, "mixer": "gru", "positions": "none"})
-    with pytest.raises(UserError, match="nothing in this model makes queries or values"):
+    with pytest.raises(UserError, match="this model has no matrices for queries or values"):
         Lora().apply(spec.build(V, C), [0])

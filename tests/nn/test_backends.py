@@ -10,7 +10,7 @@ from headway.core.errors import UserError
 from headway.nn.backends import BACKENDS, Needs, choose_backend, is_few, weights
 from headway.nn.context import AttentionContext
 from headway.nn.heads import Concat, Reweight, ReweightCausal, Shift, Shuffle
-from headway.nn.masks import Causal, Everything, Padding, Prefix, Through, Window
+from headway.nn.masks import BranchMask, Causal, Everything, Padding, Prefix, Window
 from headway.nn.positions import T5, Alibi, Learned, NoPositions, Positions, Rotary, Sinusoidal, SymmetricAlibi
 from headway.nn.replicated import Dropout
 
@@ -158,7 +158,7 @@ def test_few_queries_see_what_torchs_kernel_shows_them(queries: int, replicas: i
     k, v = (torch.randn(replicas, B, H, 7, D, generator=drawn) for _ in "kv")
     sees = torch.rand(replicas, B, queries, 7, generator=drawn) < 0.6
     sees[:, :, 0, :] = sees[:, :, 0, :] & torch.tensor([[True], [False]])  # the first query of the second row: nothing
-    context = AttentionContext((replicas, B, H), Positions(), Through(sees), torch.arange(queries), torch.arange(7))
+    context = AttentionContext((replicas, B, H), Positions(), BranchMask(sees), torch.arange(queries), torch.arange(7))
     assert is_few(q, k) and not is_few(k, k)
     found = BACKENDS["sdpa"].attend(q, k, v, context, Dropout(replicas, 0.0))
     folded = (x.flatten(0, 1) for x in (q, k, v))
@@ -168,5 +168,5 @@ def test_few_queries_see_what_torchs_kernel_shows_them(queries: int, replicas: i
     torch.testing.assert_close(found, expected)
     assert not found[:, 1, :, 0].any()
     sees[:, 0, 0] = ~sees[:, 0, 0]  # a mask that is wrong is noticed
-    wrong = AttentionContext((replicas, B, H), Positions(), Through(sees), torch.arange(queries), torch.arange(7))
+    wrong = AttentionContext((replicas, B, H), Positions(), BranchMask(sees), torch.arange(queries), torch.arange(7))
     assert not torch.allclose(BACKENDS["sdpa"].attend(q, k, v, wrong, Dropout(replicas, 0.0)), expected)

@@ -23,8 +23,8 @@ def loss_and_gradients(function, replicas: int, rows: int, vocabulary: int):
 def as_elsewhere(monkeypatch, worth_it: int, at_once: int) -> None:
     """As where it is not computed in place."""
     monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
-    monkeypatch.setitem(cross_entropy.WORTH_IT, "cpu", worth_it)
-    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(cross_entropy.MIN_LOGITS_FOR_CHUNKS, "cpu", worth_it)
+    monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", at_once)
 
 
 def by_torch(x, weight, targets):
@@ -75,7 +75,7 @@ def test_a_loss_that_is_computed_with_its_gradient_is_differentiated_once(in_pla
 @pytest.mark.parametrize("rows", [0, 1, 150])
 def test_in_place_it_is_torchs_in_odd_sizes_too(rows: int, at_once: int, dtype: torch.dtype, monkeypatch):
     """Replicas with no counted row, with few and with all; smoothing beside a bias; twice over one graph."""
-    monkeypatch.setattr(cross_entropy, "IN_PLACE_AT_ONCE", at_once)
+    monkeypatch.setattr(cross_entropy, "IN_PLACE_LOGITS_PER_CHUNK", at_once)
     generator = torch.Generator().manual_seed(0)
     for vocabulary in (1, 33):
         shapes = (3, rows, 9), (3, vocabulary, 9), (3, vocabulary)
@@ -131,12 +131,12 @@ def test_a_nearly_perfect_model_has_a_loss_in_bf16_too():
 COMPILED = """
 import torch
 from headway.nn import cross_entropy
-cross_entropy.WORTH_IT["cpu"] = 0
+cross_entropy.MIN_LOGITS_FOR_CHUNKS["cpu"] = 0
 found = []
 for function in (cross_entropy.mean_cross_entropy, torch.compile(cross_entropy.mean_cross_entropy)):
     for at_once in (1000, 10**9):
         torch._dynamo.reset()
-        cross_entropy.LOGITS_AT_ONCE["cpu"] = at_once
+        cross_entropy.LOGITS_PER_CHUNK["cpu"] = at_once
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(2, 11, 16, generator=generator, requires_grad=True)
         weight = torch.randn(2, 37, 16, generator=generator, requires_grad=True)
@@ -178,7 +178,7 @@ def test_a_bias_is_a_number_more_per_word(worth_it: int, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_not_counted_has_no_say(at_once: int, smoothing: float, dtype: torch.dtype, monkeypatch):
     """In place and in chunks, with biases, smoothing and padding: the loss and all gradients are torch's."""
-    monkeypatch.setattr(cross_entropy, "IN_PLACE_AT_ONCE", at_once)
+    monkeypatch.setattr(cross_entropy, "IN_PLACE_LOGITS_PER_CHUNK", at_once)
     drawn = torch.Generator().manual_seed(0)
     shapes = (3, 11, 4), (3, 7, 4), (3, 7)
     x, weight, bias = (torch.randn(*shape, generator=drawn, dtype=dtype) for shape in shapes)

@@ -188,7 +188,7 @@ def test_rotary_keeps_norms_and_leaves_position_zero_alone():
 def test_rotary_turns_as_its_plain_lines_do_compiled_or_not_there_and_back(at: Tensor):
     positions, slopes = built(Rotary(base=100.0)), heads().flip(1)
     q = heads().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()  # as layers split them
-    plain = partial(fused.plain_turned, frequencies=positions.frequencies)
+    plain = partial(fused.plain_rotated, frequencies=positions.frequencies)
     for turn in (positions.rotate, torch.compile(positions.rotate, backend="eager")):
         for turned, expected in zip(*(there_and_back(how, q, at, slopes) for how in (turn, plain)), strict=True):
             torch.testing.assert_close(turned, expected)

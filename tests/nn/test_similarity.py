@@ -34,9 +34,9 @@ def test_additive_is_the_formula(additive):
         torch.testing.assert_close(found[r, b, h, i, j], expected)
 
 
-@pytest.mark.parametrize("at_once", [1, 2 * R * B * H * K * d, similarity.AT_ONCE])
+@pytest.mark.parametrize("at_once", [1, 2 * R * B * H * K * d, similarity.MAX_ELEMENTS])
 def test_gradients_are_those_of_small_differences_however_few_queries_go_at_once(at_once, additive, monkeypatch):
-    monkeypatch.setattr(similarity, "AT_ONCE", at_once)
+    monkeypatch.setattr(similarity, "MAX_ELEMENTS", at_once)
     q, k = heads(Q, 0).requires_grad_(), heads(K, 1).requires_grad_()
 
     def call(q, k, vector):
@@ -47,14 +47,14 @@ def test_gradients_are_those_of_small_differences_however_few_queries_go_at_once
 
 
 def test_what_is_held_at_a_time_does_not_grow_with_the_queries(additive, monkeypatch):
-    monkeypatch.setattr(similarity, "AT_ONCE", 3 * R * B * H * K * d)
+    monkeypatch.setattr(similarity, "MAX_ELEMENTS", 3 * R * B * H * K * d)
     q, k = heads(11, 0), heads(K, 1)
     pieces = similarity._pieces(q, k)
     assert [piece.shape[3] for piece in pieces] == [3, 3, 3, 2]
     largest, honest = [], torch.Tensor.tanh
     monkeypatch.setattr(torch.Tensor, "tanh", lambda x: largest.append(x.numel()) or honest(x))
     additive(q.requires_grad_(), k).sum().backward()
-    assert max(largest) <= similarity.AT_ONCE and len(largest) == 2 * len(pieces)
+    assert max(largest) <= similarity.MAX_ELEMENTS and len(largest) == 2 * len(pieces)
 
 
 def test_scores_are_float32_in_every_precision():

@@ -99,7 +99,7 @@ def test_a_head_can_be_silenced():
 
 def test_interventions_that_mean_nothing_are_refused():
     model, x = Named(), torch.arange(3.0)
-    with pytest.raises(UserError, match=r"'shown' cannot be replaced: it is computed only to be seen"):
+    with pytest.raises(UserError, match=r"'shown' cannot be replaced: it is computed only for display"):
         intervene(model, {"shown": lambda flow: flow}).__enter__()
     with pytest.raises(UserError, match=r"no internal 'attention\.double'; did you mean 'attention\.doubled'\?"):
         intervene(model, {"attention.double": lambda flow: flow}).__enter__()

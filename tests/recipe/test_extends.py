@@ -70,13 +70,13 @@ def test_a_mistake_is_named_with_the_file_it_stands_in(files):
         ),
         ({"a": "extends: none.yaml"}, "a.yaml:1: extends: there is no recipe file"),
         ({"a": "extends: dmeo"}, "a.yaml:1: extends: there is no recipe 'dmeo'; did you mean 'demo'?"),
-        ({"a": "extends: [demo, sst2]"}, "a.yaml:1: extends: expected a packaged recipe's name or a YAML file, one"),
+        ({"a": "extends: [demo, sst2]"}, "a.yaml:1: extends: expected the name of one packaged recipe or YAML file"),
         ({"a": "extends: 3"}, "a.yaml:1: extends: expected"),
         ({"a": "extends:"}, "a.yaml:1: extends: expected"),
         ({"a": "extends: b.yaml", "b": "- 1"}, "b.yaml: expected keys and values, found a list"),
         (
             {"a": "extends: r0.yaml", **{f"r{k}": f"extends: r{k + 1}.yaml" for k in range(20)}, "r20": "seed: 0"},
-            "more than 10 recipes that each extend the next",
+            "a chain of more than 10 recipes",
         ),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_lies_in_a_run_s_folder_asks_for_no_code_by_extending(files, tmp_pa
     (tmp_path / "other/evil.py").write_text("raise SystemExit('it was run')")
     (tmp_path / "other/base.yaml").write_text("plugins: [evil.py]")
     here = files(recipe="extends: other/base.yaml")
-    with pytest.raises(UserError, match="not run unasked"):
+    with pytest.raises(UserError, match="only runs with your permission"):
         load(str(here / "recipe.yaml"))
 
 

@@ -208,7 +208,7 @@ def test_all_mistakes_are_reported_together_with_where_they_are():
     text = "sed: 1\nmodel:\n  wdith: 3\n  layers: two\n  positions: rotry\ntraining:\n  clip: -1\n"
     assert complaints("training.batch=x", "lr=3", "data.source=wikitext2", text=text) == [
         "r.yaml:4: model.layers: expected a valid integer, not 'two'",
-        "r.yaml:5: model.positions: there is no 'rotry' here; did you mean 'rotary'?",
+        "r.yaml:5: model.positions: unknown kind 'rotry'; did you mean 'rotary'?",
         "r.yaml:3: model.wdith: unknown key; did you mean 'width'?",
         "command line: training.batch: expected a valid integer, not 'x'",
         "r.yaml:7: training.clip: expected a number greater than 0, not -1",
@@ -224,7 +224,7 @@ def test_a_change_of_what_the_file_says_is_the_command_lines_mistake():
 
 def test_a_change_inside_what_the_file_got_wrong_names_both():
     (line,) = complaints("model.positions.base=3", text="model:\n  positions: rotry\n")
-    assert line.startswith("r.yaml:2 or command line: model.positions: there is no 'rotry' here")
+    assert line.startswith("r.yaml:2 or command line: model.positions: unknown kind 'rotry'")
 
 
 def test_a_setting_of_another_kind_says_whose_it_is():
@@ -390,5 +390,5 @@ def test_the_defaults_need_no_warning():
 )
 def test_numbers_beyond_what_can_be_counted_are_refused_by_their_key(change: str):
     key = "data.tokenizer.size" if "size" in change else change.partition("=")[0]
-    with pytest.raises(UserError, match=rf"{key}: 1e\+\d+ is more than a number here can be; at most \d.\de\+\d\d"):
+    with pytest.raises(UserError, match=rf"{key}: 1e\+\d+ is too large; the limit is \d.\de\+\d\d"):
         load("demo", [change])

@@ -2,7 +2,7 @@ import pytest
 
 from headway.core.errors import UserError
 from headway.recipe.recipe import Recipe
-from headway.recipe.sweep import MOST_REPLICAS, varied
+from headway.recipe.sweep import MAX_REPLICAS, varied
 
 RATE = "training.optimizer.learning_rate"
 
@@ -41,13 +41,13 @@ def test_all_else_is_the_base_recipes():
         (["seed"], "--vary seed: write --vary KEY=VALUES, for example --vary seed=0..7"),
         (["seed="], "write --vary KEY=VALUES"),
         (["seed=3..1"], "--vary seed=3..1: 3..1 counts backwards"),
-        (["seed=1,1"], "a value stands there twice"),
-        (["seed=0..2,1"], "a value stands there twice"),
-        (["seed=0..1", "seed=2"], "--vary seed is given twice: write all its values in one"),
+        (["seed=1,1"], "a value is given twice"),
+        (["seed=0..2,1"], "a value is given twice"),
+        (["seed=0..1", "seed=2"], "--vary seed is given twice: give all values together"),
         (["seed=a"], "seed: expected a valid integer, not 'a'"),
         (["sed=1"], "sed: unknown key; did you mean 'seed'?"),
         (["model.width=30"], "width 30 is not divisible by 4 heads"),
-        ([f"seed=0..{MOST_REPLICAS}"], "4,097 combinations are more than one population should hold (4096)"),
+        ([f"seed=0..{MAX_REPLICAS}"], "4,097 combinations are more than the limit of one population (4096)"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(variations, message):

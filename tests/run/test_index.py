@@ -75,7 +75,7 @@ def test_damage_is_said_of_one_and_hides_no_other(runs: Path, name: str, damage,
     assert name in rows["run-2"].damage and not any(rows[f"run-{k}"].damage for k in (0, 1, 3))
     for words in ([], ["--json"]):
         answer = command_line("runs", "--runs", str(runs), *words)
-        assert answer.code == 0 and f"passing over run-2: {runs / 'run-2'}" in answer.err
+        assert answer.code == 0 and f"skipping run-2: {runs / 'run-2'}" in answer.err
         assert all(f"run-{k}" in answer.out for k in (0, 1, 3))
 
 
@@ -86,7 +86,7 @@ def test_a_run_that_has_lost_its_facts_is_named_and_what_is_no_run_is_not(runs: 
     (runs / "study").mkdir()
     (runs / "study" / "seal.json").write_text("{}")
     answer = command_line("runs", "--runs", str(runs))
-    assert "passing over run-2" in answer.err and "run.json cannot be read: it is missing" in answer.err
+    assert "skipping run-2" in answer.err and "run.json cannot be read: it is missing" in answer.err
     assert "photos" not in answer.err + answer.out and "study" not in answer.err + answer.out
 
 

@@ -59,7 +59,7 @@ def test_a_linked_run_is_read_and_not_written(received: Path, command_line):
     Path("runs/link").symlink_to("theirs")
     before = snapshot(received)
     answer = command_line("score", "link")
-    assert answer.code == 0 and "runs/link is a link, and nothing is written through links" in answer.err
+    assert answer.code == 0 and "runs/link is a link, and Headway does not write through links" in answer.err
     assert snapshot(received) == before
 
 
@@ -86,7 +86,7 @@ def test_a_recipe_that_was_changed_is_not_used_and_good_scores_stay(received: Pa
     assert snapshot(received) == before
     (received / "seal.json").unlink()  # nor without a seal: run.json knows which recipe it was
     answer = command_line("score", "theirs")
-    assert answer.code == 2 and "recipe.yaml is not the recipe that run.json tells of" in answer.err
+    assert answer.code == 2 and "recipe.yaml does not match the recipe hash in run.json" in answer.err
 
 
 def test_a_run_that_nobody_may_change_can_be_audited_and_scored(received: Path, command_line, monkeypatch):

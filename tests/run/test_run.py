@@ -86,7 +86,7 @@ def test_a_run_that_exists_is_left_alone_and_the_message_says_how_to_go_on(run):
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    with pytest.raises(UserError, match=r"photos exists, but is no run \(it has no run.json\)"):
+    with pytest.raises(UserError, match=r"photos exists but is not a run \(it has no run.json\)"):
         Run.create(tmp_path / "photos", Recipe(), "cpu")
     assert snapshot(tmp_path) == {"photos/cat.jpg": b"cat"}
 
@@ -146,7 +146,7 @@ def test_all_runs_come_oldest_first_and_broken_ones_are_named(run, capsys):
         Run.create(runs / name, Recipe(), "cpu").note(created=created)
     rewrite(runs / "broken" / "run.json", format=99)
     assert [r.name for r in all_runs(runs)] == ["older", "mine", "newer"]
-    assert "passing over broken: " in capsys.readouterr().err
+    assert "skipping broken: " in capsys.readouterr().err
     assert all_runs(runs / "nowhere") == []
 
 
@@ -258,9 +258,9 @@ def test_a_checkpoint_of_another_recipe_is_not_taken_for_ours(run, tmp_path, cap
     for made in (other, twin):
         made.save_checkpoint(checkpoint(10))
     shutil.copytree(other.home, run.home, dirs_exist_ok=True)
-    with pytest.raises(UserError, match="no checkpoint that is whole"):
+    with pytest.raises(UserError, match="no intact checkpoint"):
         run.checkpoint()
-    assert "step-00000010 is not of this run: another recipe's was put in its place" in capsys.readouterr().err
+    assert "step-00000010 belongs to another recipe" in capsys.readouterr().err
     shutil.copytree(twin.home, run.home, dirs_exist_ok=True)
     assert run.checkpoint().step == 10
 
@@ -268,7 +268,7 @@ def test_a_checkpoint_of_another_recipe_is_not_taken_for_ours(run, tmp_path, cap
 def test_without_checkpoints_the_message_says_what_is_missing(run):
     with pytest.raises(UserError, match="mine has no checkpoint yet"):
         run.checkpoint()
-    with pytest.raises(UserError, match=r"keeps no best checkpoint; train with training\.keep_best=true"):
+    with pytest.raises(UserError, match=r"has no best checkpoint; train with training\.keep_best=true"):
         run.checkpoint("best")
 
 
@@ -278,9 +278,9 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_taken(run, capsys):
     broken = run.folder / "checkpoints" / "step-00000020" / "weights.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1] + b"\x01")
     assert run.checkpoint("last").step == 10
-    assert f"passing over a broken checkpoint: {broken} is not what was saved" in capsys.readouterr().err
+    assert f"skipping a broken checkpoint: {broken} is damaged" in capsys.readouterr().err
     (run.folder / "checkpoints" / "step-00000010" / "checkpoint.json").unlink()
-    with pytest.raises(UserError, match="mine has no checkpoint that is whole"):
+    with pytest.raises(UserError, match="mine has no intact checkpoint"):
         run.checkpoint("last")
 
 

@@ -59,12 +59,12 @@ def test_advice_inside_and_beyond(found):
     assert inside.beyond == 1 and not inside.notes
     assert beyond.beyond == pytest.approx(1000) and below.beyond == pytest.approx(10)
     assert "factor of 1e+03 beyond the largest budget" in beyond.notes[0]
-    assert any("no model of that size was tried" in note for note in beyond.notes)
+    assert any("no model of that size was trained" in note for note in beyond.notes)
     assert "below the smallest" in below.notes[0]
     far, tiny = found.advise(1e20), found.advise(1e8)
     assert beyond.is_usable and not far.is_usable and not tiny.is_usable
     for one in (far, tiny):
-        assert one.notes[0].startswith("not to be used") and len(one.notes) == 1
+        assert one.notes[0].startswith("not usable") and len(one.notes) == 1
         assert one.as_json()["parameters"] is one.as_json()["loss"] is None
     width = beyond.loss.high - beyond.loss.low
     assert width > inside.loss.high - inside.loss.low
@@ -78,7 +78,7 @@ def test_what_stands_beside_the_numbers():
     assert "1 point lies below the floor" in notes and "1 point lies more than" in notes
     assert list(wrong.fit.outliers) == [5]
     endless = analyse(table(change=lambda n, d, loss: loss - LAW.E), 40)
-    assert "cannot be told from 0" in " ".join(endless.notes())
+    assert "cannot be distinguished from 0" in " ".join(endless.notes())
 
 
 def test_a_budget_without_a_minimum_is_named():

@@ -79,23 +79,23 @@ def test_other_counts_of_parameters_come_along(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda row: row.pop("loss"), "no column is called 'loss'"),
-        (lambda row: row.update(validation_los=row.pop("loss")), "no column is called 'loss'"),
-        (lambda row: (row.pop("tokens"), row.pop("flops")), "neither tokens nor FLOPs"),
+        (lambda row: row.pop("loss"), "has no column named 'loss'"),
+        (lambda row: row.update(validation_los=row.pop("loss")), "has no column named 'loss'"),
+        (lambda row: (row.pop("tokens"), row.pop("flops")), "neither a column of tokens nor of FLOPs"),
         (lambda row: row.update(parameters=-1), "expected more than 0"),
-        (lambda row: row.update(parameters="12M"), "'12M' in column 'parameters' is no number"),
-        (lambda row: row.update(loss=np.exp(30)), "looks like perplexity"),
-        (lambda row: row.update(loss=-row["loss"]), "more than 0"),
+        (lambda row: row.update(parameters="12M"), "'12M' in column 'parameters' is not a number"),
+        (lambda row: row.update(loss=np.exp(30)), "look like perplexities"),
+        (lambda row: row.update(loss=-row["loss"]), "above 0"),
         (lambda row: row.update(flops=1e15, tokens=1e15 / row["parameters"] / 6), "at least two budgets"),
         (
             lambda row: row.update(tokens=row["tokens"] / 1e6),
-            "to 555.6 look to be in millions: --unit tokens=1e+06",
+            "to 555.6 seem to be in millions; if so, give --unit tokens=1e+06",
         ),
         (lambda row: row.update(tokens=row["tokens"] / 1e9), "--unit tokens=1e+09"),
         (lambda row: row.update(parameters=row["parameters"] / 1e6), "--unit parameters=1e+06"),
         (lambda row: row.update(flops=row["flops"] / 1e15), "--unit flops=1e+15"),
         (lambda row: row.update(flops=np.log10(row["flops"])), "logarithms"),
-        (lambda row: row.update(tokens=row["tokens"] * 1e3), "do not belong together"),
+        (lambda row: row.update(tokens=row["tokens"] * 1e3), "do not fit together"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, change, words):
@@ -131,7 +131,7 @@ def test_files_that_are_no_tables(tmp_path):
     assert "name the columns" in complaint(tmp_path / "numbers.csv")
     assert "too few" in complaint(written(tmp_path, rows(2, 2)))
     (tmp_path / "short.csv").write_text("parameters,tokens,loss\n1e6,1e7\n")
-    assert "row 1: 2 cells" in complaint(tmp_path / "short.csv")
+    assert "row 1: only 2 cells" in complaint(tmp_path / "short.csv")
 
 
 def test_rows_in_other_units_than_the_rest_are_refused(tmp_path):
@@ -154,12 +154,14 @@ def test_losses_that_are_no_nats(tmp_path):
     found = read_points(path, Choice(columns, {"loss": np.log(2)}))
     np.testing.assert_allclose(found.points.loss, [row["loss"] for row in rows()])
     given = [{**row, "loss": float(np.exp(row["loss"]))} for row in rows()]
-    assert "perplexity" in complaint(written(tmp_path, given))  # some of them below 25
-    assert "perplexity" in complaint(written(tmp_path, given, {**names, "loss": "PPL"}), Choice({"loss": "PPL"}))
+    assert "look like perplexities" in complaint(written(tmp_path, given))  # some of them below 25
+    assert "looks like a perplexity" in complaint(
+        written(tmp_path, given, {**names, "loss": "PPL"}), Choice({"loss": "PPL"})
+    )
 
 
 def test_tables_that_say_nothing_or_two_things(tmp_path):
     assert "all losses are 3" in complaint(written(tmp_path, [{**row, "loss": 3.0} for row in rows()]))
-    assert "two columns are called" in complaint(
+    assert "two columns are named" in complaint(
         written(tmp_path, rows(), {"parameters": "N", "tokens": "N", "flops": "C", "loss": "loss"})
     )

@@ -65,8 +65,8 @@ def test_every_number_says_what_it_is():
     assert scores["test.accuracy"].interval == pytest.approx((0.3006, 0.9544), abs=1e-4)
     assert scores["test.accuracy_seen"].value == 1.0 and scores["test.accuracy_unseen"].value == 0.5
     assert scores["test.accuracy_unseen"].label.startswith("accuracy on texts that are not in train: 1 of 2 · 95 %")
-    assert scores["test.precision.dog"].label == f"precision: 2 of the 3 taken for 'dog' are · {how}"
-    assert scores["test.recall.eel"].label == f"recall: 0 of the 0 that are 'eel' are found · {how}"
+    assert scores["test.precision.dog"].label == f"precision: 2 of the 3 predicted as 'dog' are right · {how}"
+    assert scores["test.recall.eel"].label == f"recall: 0 of the 0 texts of 'eel' are found · {how}"
     assert math.isnan(scores["test.recall.eel"].value) and scores["test.recall.eel"].interval is None
     nats = (3 * -math.log(0.6) - math.log(0.2)) / 4
     assert scores["test.loss"].value == pytest.approx(nats)

@@ -55,8 +55,10 @@ def test_token_losses_are_those_of_reading_one_window_after_the_other(model, mon
             logits, _ = net(ids[start : start + size].expand(2, 1, -1))
             nats = F.cross_entropy(logits[r, 0], ids[start + 1 : start + size + 1], reduction="none")
             naive[r, start + first : start + size] = nats[first:].detach()
-    monkeypatch.setattr(likelihood, "FEWEST", 1)
-    monkeypatch.setitem(likelihood.LARGEST, "cpu", 3 * 2 * 8 * 32 * min(segment, length - 1))  # three windows at once
+    monkeypatch.setattr(likelihood, "MIN_TOKENS", 1)
+    monkeypatch.setitem(
+        likelihood.MAX_ELEMENTS, "cpu", 3 * 2 * 8 * 32 * min(segment, length - 1)
+    )  # three windows at once
     found = token_losses(net, ids, segment, stride)
     torch.testing.assert_close(found.detach(), naive)
 

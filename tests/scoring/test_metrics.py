@@ -46,7 +46,7 @@ def test_an_improvement_is_better_on_every_scale(metric):
         assert gain > 0 and metric.in_units(gain, metric.natural(worse)) > 0 and metric.relative(gain) > 0
         assert metric.back(metric.natural(better)) == pytest.approx(better)
         if not metric.is_ratio:
-            assert metric.in_units(gain, 0.0) == pytest.approx(abs(better - worse) * metric.scale.told_times)
+            assert metric.in_units(gain, 0.0) == pytest.approx(abs(better - worse) * metric.scale.display_factor)
 
 
 def test_shares_stay_between_nothing_and_all_and_no_logarithm_of_nothing_is_taken():
@@ -56,7 +56,7 @@ def test_shares_stay_between_nothing_and_all_and_no_logarithm_of_nothing_is_take
 
 
 def test_one_name_is_one_metric():
-    with pytest.raises(UserError, match="two of one name"):
+    with pytest.raises(UserError, match="name clash"):
         register(Metric("loss", "tears", lower_is_better=True), __name__)
     assert METRICS["loss"] is LOSS
 

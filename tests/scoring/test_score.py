@@ -36,7 +36,7 @@ def test_a_confusion_of_few_classes_is_written_as_it_always_was():
     read = Confusion.from_json(table)
     assert read.counts == ((3, 1), (0, 2)) and read.cells == ((0, 0, 3), (0, 1, 1), (1, 1, 2))
     assert json.loads(json.dumps(read.as_json())) == table
-    with pytest.raises(ValueError, match="a class that there is not"):
+    with pytest.raises(ValueError, match="a class that does not exist"):
         Confusion.from_json({"classes": ["a", "b"], "cells": [[0, 2, 1]]})
 
 

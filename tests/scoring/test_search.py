@@ -280,7 +280,7 @@ def test_sources_read_in_groups_are_read_the_same(monkeypatch):
     lengths = torch.tensor([11, 9, 9, 6, 5, 2, 1])
     mask = (torch.arange(11) < lengths[:, None])[None]
     sources = torch.randint(8, (1, 7, 11), generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(encoder_decoder, "TOGETHER", 3)
+    monkeypatch.setattr(encoder_decoder, "SOURCES_PER_PASS", 3)
     with torch.no_grad():
         together, apart = model.read(sources, mask).memory, model.read_many(sources, mask).memory
     assert torch.equal(together.padding_mask, apart.padding_mask)

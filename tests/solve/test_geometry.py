@@ -6,7 +6,7 @@ from scipy.optimize import linprog, minimize
 
 from headway.solve.geometry import (
     entropy,
-    most_even,
+    max_entropy,
     softmax,
     total_variation,
     total_variation_at_most,
@@ -53,7 +53,7 @@ def test_the_most_even_mixture_has_the_mean_and_no_less_entropy_than_others_with
     rng = np.random.default_rng(seed)
     n, d = rng.integers(2, 12), rng.integers(1, 4)
     points, wanted = rng.normal(size=(n, d)), rng.dirichlet(np.full(n, 0.3))
-    even = most_even(points, wanted)
+    even = max_entropy(points, wanted)
     np.testing.assert_allclose(even.mixture @ points, wanted @ points, atol=1e-12)
     np.testing.assert_allclose(softmax(points @ even.path[-1]), even.mixture, atol=1e-9)
     kernel = np.linalg.svd(np.vstack([points.T, np.ones(n)]))[2][min(n, d + 1) :]
@@ -66,7 +66,7 @@ def test_the_most_even_mixture_has_the_mean_and_no_less_entropy_than_others_with
 def test_a_mean_on_the_border_of_the_hull():
     """Between two corners of a square the most even mixture leaves the others out."""
     square = np.array([[0.0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0]])
-    even = most_even(square, np.array([0.5, 0.5, 0, 0, 0]))
+    even = max_entropy(square, np.array([0.5, 0.5, 0, 0, 0]))
     np.testing.assert_allclose(even.mixture, [1 / 3, 1 / 3, 0, 0, 1 / 3], atol=1e-14)
 
 

@@ -145,7 +145,10 @@ def test_parameters_are_counted():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: stacked([[0.5, 0.5]], 2, "rows"), "attention weights are square, one row per query; these are 1 × 2"),
+        (
+            lambda: stacked([[0.5, 0.5]], 2, "rows"),
+            "attention weights must be square, one row per query, not 1 × 2",
+        ),
         (lambda: stacked([[0.5, 0.4], [0, 1]], 2, "rows"), "the weights of query 0 sum to 0.9, not to 1"),
         (lambda: stacked([[0.5, 0.5], [0, 1]], 0, "rows"), "width = 0; it must be 1 or more"),
         (lambda: stacked([[0.5, 0.5], [0, float("nan")]], 2, "rows"), "the weights of query 1 have nan for key 1"),
@@ -154,7 +157,7 @@ def test_parameters_are_counted():
         (lambda: fixed_layer(random_layer(4, 2), 0), "tokens = 0; it must be 1 or more"),
         (
             lambda: fixed_layer(AttentionSpec(heads=2, fusion=Shift()).build(1, 4, 1.0, Needs()), 3),
-            "lay its heads side by side",
+            "concatenate its heads",
         ),
         (lambda: fixed_layer(AttentionSpec(heads=2).build(2, 4, 1.0, Needs()), 3), "with one replica"),
     ],

@@ -98,7 +98,7 @@ def test_others_that_cannot_be_set_apart_but_get_next_to_nothing():
 def test_between_what_is_proved_and_what_is_found_nothing_is_claimed():
     answer = find_query(WITH_MIDDLE, [0.4, 0.3, 0.2, 0.1], within=0.09)
     assert answer.verdict == "undecided" and answer.certificate.floor < 0.09 < answer.error
-    assert "Not reached, and not refuted" in answer.derivation[1]
+    assert "Neither reached nor proved impossible" in answer.derivation[1]
 
 
 def test_sizes_of_keys_do_not_matter():
@@ -116,7 +116,7 @@ def test_scores_divided_by_the_root_of_the_width(attention):
 def test_far_from_zero_the_rounding_is_said():
     answer = find_query(TRIANGLE + 1e11, [0.5, 0.3, 0.2])
     assert answer.verdict == "reached" and answer.rounding > 1e-6
-    assert any("Take their mean off" in line for line in answer.derivation)
+    assert any("Subtract their mean" in line for line in answer.derivation)
 
 
 @pytest.mark.parametrize(
@@ -176,25 +176,35 @@ def test_keys_that_differ_by_rounding_only_are_equal():
 @pytest.mark.parametrize(
     ("keys", "wanted", "settings", "message"),
     [
-        ([[1, math.nan], [0, 1]], [1, 0], {}, "key 0 has nan at place 1; keys must be finite numbers"),
-        ([[1, 0], [math.inf, 1]], [1, 0], {}, "key 1 has inf at place 0; keys must be finite numbers"),
+        ([[1, math.nan], [0, 1]], [1, 0], {}, "key 0 has nan at index 1; keys must be finite numbers"),
+        ([[1, 0], [math.inf, 1]], [1, 0], {}, "key 1 has inf at index 0; keys must be finite numbers"),
         ([1, 2, 3], [1, 0, 0], {}, "one key per row, n × d; this is 3 numbers"),
-        ([[1, 2], [3]], [1, 0], {}, "keys must be numbers, with as many in every row"),
+        ([[1, 2], [3]], [1, 0], {}, "keys must be numbers, with the same count in every row"),
         ([["a", "b"]], [1], {}, "keys must be numbers"),
         (np.zeros((0, 2)), [], {}, "one key per row, n × d; this is a table of 0 × 2"),
         (TRIANGLE, [0.5, 0.4, 0], {}, "the wanted weights sum to 0.9, not to 1"),
         (TRIANGLE, [0.5, 0.5], {}, "there are 3 keys, but the wanted weights are 2 numbers"),
-        (TRIANGLE, [1.5, -0.5, 0], {}, "the wanted weights have -0.5 for key 1; weights are between 0 and 1"),
+        (TRIANGLE, [1.5, -0.5, 0], {}, "the wanted weights have -0.5 for key 1; weights must be between 0 and 1"),
         (TRIANGLE, [math.nan, 1, 0], {}, "the wanted weights have nan for key 0"),
-        (TRIANGLE, [1, 0, 0], {"within": 0}, "within = 0: the allowed distance from the wanted weights is above 0"),
+        (TRIANGLE, [1, 0, 0], {"within": 0}, "within = 0: the allowed distance must be above 0"),
         (TRIANGLE, [1, 0, 0], {"within": -1e-6}, "within = -1e-06"),
         (TRIANGLE, [1, 0, 0], {"within": math.nan}, "within = nan"),
-        (TRIANGLE, [1, 0, 0], {"within": 1e-310}, "within = 1e-310: float64 cannot tell weights so near"),
-        (TRIANGLE, [0.5, 0.5, 0], {"within": 1e-16}, "weights of more than one key so near to each other; 1e-14 at"),
+        (
+            TRIANGLE,
+            [1, 0, 0],
+            {"within": 1e-310},
+            "within = 1e-310: float64 cannot resolve such small differences of weights",
+        ),
+        (
+            TRIANGLE,
+            [0.5, 0.5, 0],
+            {"within": 1e-16},
+            "differences of weights of more than one key; give at least 1e-14",
+        ),
         (TRIANGLE, [1, 0, 0], {"scale": 0}, "scale = 0; it must be above 0"),
-        (1e-320 * TRIANGLE, [1, 0, 0], {}, "float64 cannot hold the query, or the scores; rescale the keys"),
-        ([[5e-324], [0]], [1, 0], {"scale": 0.1}, "float64 cannot hold the query"),
-        (1.7e308 * TRIANGLE, [1, 0, 0], {}, "float64 cannot hold the query"),
+        (1e-320 * TRIANGLE, [1, 0, 0], {}, "float64 cannot represent the query or the scores; rescale the keys"),
+        ([[5e-324], [0]], [1, 0], {"scale": 0.1}, "float64 cannot represent the query"),
+        (1.7e308 * TRIANGLE, [1, 0, 0], {}, "float64 cannot represent the query"),
     ],
 )
 def test_bad_input_is_named(keys, wanted, settings, message):
@@ -208,7 +218,7 @@ def test_bad_goals_are_named():
         select(3, 3)
     with pytest.raises(UserError, match="there is no key -1"):
         average([0, -1], 3)
-    with pytest.raises(UserError, match="key 1 is named 2 times"):
+    with pytest.raises(UserError, match="key 1 is listed 2 times"):
         average([1, 1], 3)
     with pytest.raises(UserError, match="at least one key"):
         average([], 3)

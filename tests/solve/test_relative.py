@@ -130,7 +130,7 @@ def test_the_reported_formula_fails_for_negative_inputs():
     close(right(x), torch.full((3, 1), 2.0, dtype=torch.float64), 1e-3)
     close(reported(x), torch.tensor([[2.0], [-1.0], [2.0]], dtype=torch.float64), 1e-3)  # the minimum, in the middle
     close(reported(x.abs()), right(x.abs()), 1e-3)
-    assert any("it gives −1 at place 1, where the maximum is 2" in line for line in right.derivation)
+    assert any("it gives −1 at position 1, where the maximum is 2" in line for line in right.derivation)
 
 
 def test_large_and_negative_inputs():
@@ -168,12 +168,15 @@ def test_float32_comes_back_as_float32():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: convolution([1, 2]), "a kernel of 2 taps has no middle one: say with centre which of them, 0 to 1"),
+        (
+            lambda: convolution([1, 2]),
+            "a kernel of 2 taps has no middle one: set centre to the one at the position itself, 0 to 1",
+        ),
         (lambda: convolution([1, 2], centre=2), "centre 2 is outside the kernel; its taps are numbered 0 to 1"),
         (lambda: convolution([0, 0, 0]), "all zeros"),
         (lambda: convolution([]), "empty"),
-        (lambda: convolution([1, math.nan, 1]), "the kernel has nan in it"),
-        (lambda: convolution([1], channels=0), "channels = 0; it must be 1 or more"),
+        (lambda: convolution([1, math.nan, 1]), "the kernel contains nan"),
+        (lambda: convolution([1], channels=0), "channels = 0; it must be between 1 and 1,024"),
         (lambda: convolution([1e308] * 3), "the taps are too large for float64"),
         (lambda: shift(5000), "Shift by 5000 needs 5,000 zero vectors beyond the ends"),
         (lambda: max_pool(3, within=1e-40), "within = 1e-40 needs queries of"),

@@ -138,9 +138,12 @@ def test_questions_of_claims_are_asked_once(workshop):
         ({"says": "x"}, "claims.0.ask, claims.0.audit: give one of them"),
         (asked("in order"), "claims.0.answer: the report's answer to a question of kind better is 'better' or 'worse'"),
         ({"says": "x", "audit": "causality", "answer": "better"}, "claims.0.answer: an audit passes or fails"),
-        (asked("no difference"), "claims.0.within: goes with the answer 'no difference'"),
-        ({**asked("better"), "within": 2}, "claims.0.within: goes with the answer 'no difference'"),
-        ({"says": "x", "ask": {"kind": "best"}, "answer": "better"}, "claims.0.ask: a claim says of an arm"),
+        (asked("no difference"), "claims.0.within: needed with the answer 'no difference'"),
+        ({**asked("better"), "within": 2}, "claims.0.within: needed with the answer 'no difference'"),
+        (
+            {"says": "x", "ask": {"kind": "best"}, "answer": "better"},
+            "claims.0.ask: a claim cannot ask which arm is best",
+        ),
         (asked("better", arm="learnd"), "there is no arm 'learnd'; did you mean 'learned'?"),
         (
             {"says": "x", "audit": "causality", "arm": "non"},

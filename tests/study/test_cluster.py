@@ -21,7 +21,7 @@ from headway.study.execution.execute import execute, executor_named
 from headway.study.execution.executor import order_for
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.pool import Pool
-from headway.study.execution.populations import parcels
+from headway.study.execution.populations import populations_for
 from headway.study.results.results import read_results
 
 SCORE = "valid.perplexity"
@@ -43,7 +43,7 @@ def test_places_on_a_cluster_have_names(workshop):
 
 @pytest.mark.parametrize("address", ["ray://", "ray://head", "ray://head:port", "ray://head:99999"])
 def test_what_is_no_address_is_said_at_once(address):
-    with pytest.raises(UserError, match="is no cluster's address; write ray://HOST:PORT"):
+    with pytest.raises(UserError, match="is no cluster address; expected ray://HOST:PORT"):
         cluster._check_reachable(address)
 
 
@@ -66,9 +66,9 @@ def test_without_ray_it_is_said_what_to_install(workshop, tmp_path, monkeypatch)
 def test_populations_are_shared_out_over_gpus_and_runs_over_cores(workshop):
     arms = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
     runs = small_study(workshop.text, arms=arms, questions=[], seeds=5).runs()
-    assert [len(parcel) for parcel in parcels(runs, gpus=0)] == [1] * 15
-    assert [len(parcel) for parcel in parcels(runs, gpus=2)] == [5, 5, 3, 2]
-    assert [run.name for parcel in parcels(runs, gpus=3) for run in parcel] == [run.name for run in runs]
+    assert [len(parcel) for parcel in populations_for(runs, gpus=0)] == [1] * 15
+    assert [len(parcel) for parcel in populations_for(runs, gpus=2)] == [5, 5, 3, 2]
+    assert [run.name for parcel in populations_for(runs, gpus=3) for run in parcel] == [run.name for run in runs]
 
 
 def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
@@ -98,7 +98,7 @@ def test_warnings_come_back_with_the_runs(workshop, monkeypatch):
     monkeypatch.setattr(population, "train", filled)
     orders = [order_for(run) for run in runs]
     first, second = train_there(orders)
-    assert first["warnings"] == ["the memory was full: going on with 1 at a time, from what was saved"]
+    assert first["warnings"] == ["out of memory: continuing with 1 replicas at a time, from the last checkpoints"]
     assert "folder" in first and "folder" in second
 
 

@@ -78,7 +78,7 @@ def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(worksho
     outcome = execute(small_study(workshop.text, seeds=3), tmp_path / "split", InProcess())
     assert (outcome.done, outcome.failed) == (6, {})
     log = (tmp_path / "split" / "log.txt").read_text("utf-8")
-    assert log.count("none.seed-0 …: the memory was full: going on with 2 at a time") == 1
+    assert log.count("none.seed-0 …: out of memory: continuing with 2 replicas at a time") == 1
 
 
 def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path, monkeypatch):
@@ -206,7 +206,7 @@ def test_a_place_has_a_name(workshop):
     assert executor_named("here", None, study) == InProcess() and executor_named("pool", 3, study) == Pool(3)
     assert executor_named(None, 3, study) == Pool(3)
     for alone in ("here", "ray://head:10001"):  # nobody would hear of them
-        with pytest.raises(UserError, match=r"--on here is one process, not 3|leave --workers away"):
+        with pytest.raises(UserError, match=r"--on here uses one process, not 3|leave --workers out"):
             executor_named(alone, 3, study)
     with pytest.raises(UserError, match="there is no executor 'hre'; did you mean 'here'"):
         executor_named("hre", None, study)
@@ -289,7 +289,7 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(forge, workshop, tmp_path):
     child.wait_until(lambda: (run / "checkpoints").is_dir() and any((run / "checkpoints").glob("step-*")))
     code, out, err, _ = child.interrupt()
     assert code == 130, err
-    assert "to go on: headway study run study.yaml --workers 1" in err
+    assert "to resume: headway study run study.yaml --workers 1" in err
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert "endless.seed-0: interrupted at step" in out
     assert not (tmp_path / "studies" / "study" / "failures").exists()

@@ -138,7 +138,7 @@ def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_pa
 @pytest.mark.parametrize(
     ("measure", "message"),
     [
-        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens, but the learned positions end at 16"),
+        ({"kind": "segments", "lengths": [32]}, "segments of 32 tokens are longer than the 16 learned positions"),
         ({"kind": "segments", "lengths": [4], "split": "dev"}, "no split 'dev'"),
         ({"kind": "sentences", "shortest": 2, "longest": 4}, "has 0 sentences of 2 to 4 tokens that end in '.'"),
     ],
@@ -157,9 +157,12 @@ def test_what_cannot_be_measured_is_refused_before_training(workshop, monkeypatc
         ({"kind": "best", "on": "valid-8.bits_per_byte"}, "'valid-8' is not scored in bits_per_byte"),
         (
             {"kind": "better", "arm": "none", "than": "majority"},
-            "no score of a language-model is set beside",
+            "there is no baseline",
         ),
-        ({"kind": "better", "arm": "none", "than": "unigram", "on": "valid.loss"}, "there is valid.perplexity alone"),
+        (
+            {"kind": "better", "arm": "none", "than": "unigram", "on": "valid.loss"},
+            "is only computed for valid.perplexity",
+        ),
     ],
 )
 def test_what_no_run_will_have_is_refused_before_training(workshop, monkeypatch, question, message):
@@ -182,7 +185,7 @@ def test_a_bag_of_words_may_be_asked_about_rows_it_has_not_seen_and_others_may_n
         check_scores(Study.model_validate({**given, "seeds": 2}), Sizes())
 
     check("bag of words")
-    with pytest.raises(UserError, match=r"of 'majority' there is valid\.accuracy and test\.accuracy alone"):
+    with pytest.raises(UserError, match=r"'majority' is only computed for valid\.accuracy and test\.accuracy"):
         check("majority")
 
 

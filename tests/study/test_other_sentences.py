@@ -40,7 +40,7 @@ def test_a_clear_lead_is_better_and_says_over_what():
     verdict, values = answered(0.8, 0.65)
     means = [np.mean(list(values[arm].values())) for arm in "ab"]
     assert verdict.outcome == "better" and verdict.effect == pytest.approx(means[0] - means[1])
-    assert verdict.seeds == 4 and "draws of the sentences" in verdict.method
+    assert verdict.seeds == 4 and "1,000 bootstrap samples of the sentences" in verdict.method
     assert any("Koehn" in note and "4 of 4 pairs" in note for note in verdict.notes)
     back, _ = answered(0.65, 0.8)
     assert back.outcome == "worse" and back.effect < 0
@@ -57,7 +57,7 @@ def test_it_claims_less_than_seeds_alone_where_there_are_few_sentences():
 def test_one_seed_says_which_of_two_models_leads_and_nothing_of_the_arms():
     verdict, _ = answered(0.8, 0.65, seeds=1)
     assert verdict.outcome == "cannot say" and verdict.p is None
-    assert "of these two models, a leads b by" in verdict.sentence and "p < " in verdict.sentence.replace(
+    assert "for these two models, a leads b by" in verdict.sentence and "p < " in verdict.sentence.replace(
         "p = 0.00", "p < "
     )
 
@@ -65,7 +65,7 @@ def test_one_seed_says_which_of_two_models_leads_and_nothing_of_the_arms():
 def test_without_what_is_kept_it_cannot_say():
     values = {"a": {0: 30.0, 1: 31.0}, "b": {0: 28.0, 1: 29.5}}
     (verdict,) = analyse([ASKED], Measured({"test.bleu": values}), lambda arm, on: {})
-    assert verdict.outcome == "cannot say" and "not kept" in verdict.sentence
+    assert verdict.outcome == "cannot say" and "were not stored" in verdict.sentence
     few, _ = answered(0.8, 0.6, rows=5)
     assert few.outcome == "cannot say" and "5 sentences" in few.sentence
 
@@ -73,8 +73,8 @@ def test_without_what_is_kept_it_cannot_say():
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ({"arm": "a", "than": "b", "on": "valid.perplexity"}, "cannot be drawn anew"),
-        ({"arm": "a", "than": "b", "on": "valid.bleu.6-10"}, "cannot be drawn anew"),
+        ({"arm": "a", "than": "b", "on": "valid.perplexity"}, "needs statistics per sentence"),
+        ({"arm": "a", "than": "b", "on": "valid.bleu.6-10"}, "needs statistics per sentence"),
         ({"arm": "a", "than": "a", "on": "valid.bleu"}, "compared with itself"),
         ({"arm": "a", "than": "copied source", "on": "valid.bleu"}, "there is no arm"),
         ({"arm": "a", "than": "c", "on": "valid.bleu"}, "there is no arm 'c'"),

@@ -64,7 +64,7 @@ def test_a_study_folder_is_not_run_unasked_nor_continued_with_other_code(bench, 
     changed = block("python").replace("-0.5", "-0.7")
     Path("my_attention.py").write_text(changed)
     refused = command_line("study", "run", "gaussian.yaml", "--on", "here")
-    assert refused.code == 2 and "my_attention.py is not what it was" in refused.err
+    assert refused.code == 2 and "my_attention.py differs from the copy in the folder" in refused.err
     plugins.forget(plugins.loaded()[0])
     with pytest.raises(UserError, match="--trust"):
         load_study("gaussian")

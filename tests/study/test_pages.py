@@ -100,7 +100,7 @@ def curves(home: Path) -> str:
     each = [[5 / (1 + 0.01 * s) + 0.05 * seed for s in steps] for seed in range(8)]
     chart = Chart([Curve(LONG, steps, each[4], each[0], each[-1], each)], "step", "valid.loss (nats)", "How it learnt")
     return (
-        ChartPage("How they learnt", f"{LONG}: 8 seeds", [chart], [f"{LONG} failed causality"])
+        ChartPage("Learning curves", f"{LONG}: 8 seeds", [chart], [f"{LONG} failed causality"])
         .save(home / "page.html")
         .read_text("utf-8")
     )

@@ -131,10 +131,10 @@ def test_evaluations_while_training_are_looks_at_test_and_said(workshop, tmp_pat
     changes = [*QUICK, "training.evaluate_every=2 steps", f"training.evaluate_on={watched}", "scoring.splits=[test]"]
     question = {"kind": "better", "arm": "learned", "than": "none", "on": "test.perplexity"}
     study = small_study(tmp_path, changes=changes, questions=[question])
-    assert any("looked at while training" in warning for warning in study.warnings()) == (looks > 1)
+    assert any("evaluated during training" in warning for warning in study.warnings()) == (looks > 1)
     execute(study, tmp_path / "s", InProcess())
     (verdict,) = analyse(study.asked, read_results(tmp_path / "s"))
-    said = "on test, which was scored once" if looks == 1 else f"test was looked at {looks} times, evaluations while"
+    said = "test was scored once" if looks == 1 else f"test was scored {looks} times"
     assert any(note.startswith(said) for note in verdict.notes)
 
 

@@ -58,10 +58,10 @@ def test_more_seeds_are_trained_and_no_others(workshop, tmp_path, first, trained
     taken = open_run("none.seed-1", folder / "runs")
     assert (taken.facts["name"], taken.facts["taken_from"]) == ("none.seed-1", str(first))
     load_model(taken)
-    assert "4 of 6 runs taken over" in (folder / "log.txt").read_text("utf-8")
+    assert "4 of 6 runs reused from" in (folder / "log.txt").read_text("utf-8")
     conclusion = conclude(folder)
     assert conclusion.report is not None
-    assert f"4 of these runs were made by {first}" in conclusion.report.read_text("utf-8")
+    assert f"4 of these runs were reused from {first}" in conclusion.report.read_text("utf-8")
     trained.clear()
     assert execute(study, folder, InProcess()).done == 6 and not trained
 
@@ -119,7 +119,7 @@ def test_only_what_is_whole_is_taken_over(workshop, tmp_path, first, trained):
     execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     assert trained == ["learned.seed-0"]
     load_model(open_run("none.seed-0", tmp_path / "second" / "runs"))
-    assert "passing over learned.seed-0: " in (tmp_path / "second" / "log.txt").read_text("utf-8")
+    assert "skipping learned.seed-0: " in (tmp_path / "second" / "log.txt").read_text("utf-8")
 
 
 def test_who_was_killed_while_copying_copies_again(workshop, tmp_path, first, trained):
@@ -170,7 +170,7 @@ def test_several_studies_are_asked_in_turn_and_only_for_what_is_left(workshop, t
     execute(small_study(workshop.text, seeds=3), folder, InProcess(), reuse=[first])
     said = [line.partition(" ")[2] for line in (folder / "log.txt").read_text("utf-8").splitlines()]
     assert not trained
-    assert said == [f"4 of 6 runs taken over from {first}", f"2 of 2 runs taken over from {tmp_path / 'three'}"]
+    assert said == [f"4 of 6 runs reused from {first}", f"2 of 2 runs reused from {tmp_path / 'three'}"]
     fourth = tmp_path / "fourth"
     execute(study, fourth, InProcess(), reuse=[folder])
     assert open_run("none.seed-1", fourth / "runs").facts["taken_from"] == str(first), "the study that made it"
@@ -213,7 +213,7 @@ def test_the_report_names_the_command_that_made_this_study(workshop, tmp_path, f
         reseal(folder)
     execute(small_study(workshop.text, seeds=3), tmp_path / "second", InProcess(), reuse=[first])
     page = (conclude(tmp_path / "second").report or Path()).read_text("utf-8")
-    assert "headway first" not in page and f"4 of these runs were made by {first}, on cuda:0 (a GPU)" in page
+    assert "headway first" not in page and f"4 of these runs were reused from {first}, on cuda:0 (a GPU)" in page
     execute(small_study(workshop.text, seeds=1), tmp_path / "third", InProcess(), reuse=[first])
     page = (conclude(tmp_path / "third").report or Path()).read_text("utf-8")
     assert f"<pre>headway study run {tmp_path / 'third'}/study.yaml</pre>" in page

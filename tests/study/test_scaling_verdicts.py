@@ -86,7 +86,7 @@ def test_the_size_that_somebody_gave(laws):
     beyond = answer(BestSize(family="plain", flops=1e16, parameters=true), laws)
     assert beyond.outcome == "larger" and "extrapolated by a factor of 10 " in beyond.sentence
     far = answer(BestSize(family="plain", flops=1e19, parameters=true), laws)
-    assert far.outcome == "cannot say" and "not to be used: 1e+19 FLOPs lie a factor of 1e+04 beyond" in far.sentence
+    assert far.outcome == "cannot say" and "not usable: 1e+19 FLOPs are a factor of 1e+04 beyond" in far.sentence
 
 
 def test_what_stands_in_the_way(laws):
@@ -114,7 +114,7 @@ LADDER = {"rungs": [{"flops": f, "widths": [8, 12, 16, 20]} for f in (1e9, 4e9)]
     [
         ({"kind": "steeper", "family": "a", "than": "a"}, "compared with itself"),
         ({"kind": "steeper", "family": "a", "than": "c"}, "there is no family 'c'"),
-        ({"kind": "compute", "family": "a", "than": "b", "on": "valid.perplexity"}, "a law is of a loss"),
+        ({"kind": "compute", "family": "a", "than": "b", "on": "valid.perplexity"}, "a scaling law needs a loss"),
         ({"kind": "best-size", "flops": -1, "parameters": 1e6}, "flops"),
     ],
 )

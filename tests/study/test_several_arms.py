@@ -77,7 +77,7 @@ def test_who_diverged_sees_the_future_or_has_one_seed_is_out_of_the_running():
 
 def test_best_of_single_seeds_cannot_say():
     verdict = ask(Best(), {"a": arm(n=1), "b": arm(n=1)})
-    assert verdict.outcome == "cannot say" and "one run shows no spread" in verdict.sentence
+    assert verdict.outcome == "cannot say" and "with one run there is no spread" in verdict.sentence
 
 
 DEPENDS = Depends(effect="positions", on_factor="size")

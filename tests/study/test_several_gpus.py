@@ -20,7 +20,7 @@ from headway.study.execution.executor import Workforce
 from headway.study.execution.in_process import InProcess
 from headway.study.execution.plan import Speed, plan
 from headway.study.execution.pool import Gpus, Pool, gpus_here
-from headway.study.execution.populations import dealt, parcels
+from headway.study.execution.populations import loads, populations_for
 from headway.study.results.results import read_results
 
 SCORE = "valid.perplexity"
@@ -50,14 +50,14 @@ def cache(workshop, monkeypatch):
 def test_populations_are_cut_no_further_than_keeps_all_gpus_busy(workshop, arms, seeds, gpus, sizes):
     widths = {f"w{k}": [f"model.width={16 * (k + 1)}"] for k in range(arms)}
     runs = small_study(workshop.text, arms=widths, questions=[], seeds=seeds).runs()
-    found = parcels(runs, gpus)
+    found = populations_for(runs, gpus)
     assert [len(part) for part in found] == sizes
     assert [run.name for part in found for run in part] == [run.name for run in runs]
 
 
 def test_who_is_free_first_takes_the_next():
-    assert dealt([3, 1, 1, 1, 2], 2) == [5, 3]
-    assert dealt([], 3) == [0, 0, 0]
+    assert loads([3, 1, 1, 1, 2], 2) == [5, 3]
+    assert loads([], 3) == [0, 0, 0]
 
 
 def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
@@ -80,8 +80,10 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     assert shared == Gpus(("3", "GPU-5a", "3", "GPU-5a")) and shared.workforce == Workforce(4, gpus=2)
     asked = small_study(workshop.text, changes=["training.device=cuda:1"])
     assert executor_named(None, None, asked) == executor_named(None, 1, asked) == InProcess()
-    with pytest.raises(UserError, match=r"training.device=cuda:1 is for one process, not 3"):
+    with pytest.raises(UserError, match=r"training.device=cuda:1 allows only one process, not 3"):
         executor_named(None, 3, asked)
+    with pytest.raises(UserError, match=r"training.device=cuda:1 is one GPU, and --on gpus uses all"):
+        executor_named("gpus", None, asked)
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
 
 
@@ -116,7 +118,7 @@ def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, 
     assert [(p.runs, p.at_once) for p in one.populations] == [(8, 8), (4, 4)]
     assert [(p.runs, p.at_once) for p in two.populations] == [(8, 4), (4, 2)]
     show_plan(two)
-    assert "2 shapes, as populations of up to 4 dealt out over 2 GPUs, a process each" in capsys.readouterr().out
+    assert "2 shapes, as populations of up to 4 distributed over 2 GPUs, one process each" in capsys.readouterr().out
 
 
 def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypatch, capsys):
@@ -135,7 +137,7 @@ def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypa
     assert shares == [1, 1, 0.5, 0.5]
     assert (one.memory, shared.memory) == (2**30, 2**31) and shared.seconds == one.seconds
     show_plan(shared)
-    assert "dealt out over 1 GPU, which 2 processes share; 2.00 GiB of GPU memory" in capsys.readouterr().out
+    assert "distributed over 1 GPU, shared by 2 processes; 2.00 GiB of GPU memory" in capsys.readouterr().out
     for processes, populations, on_each in ((4, 4, 2), (4, 3, 2), (4, 1, 1), (2, 4, 1), (3, 9, 2)):
         assert Workforce(processes, gpus=2).share_one(populations) == on_each
 
@@ -214,7 +216,7 @@ def test_where_one_gpu_is_full_its_populations_go_to_another(workshop, tmp_path,
         forget(plugin)
     said = [event.text for event in told.of_kind(Warned)]
     which = "GPU " if fail else "GPU 0"
-    assert any(which in text and "its memory is full; these go on elsewhere" in text for text in said)
+    assert any(which in text and "its memory is full; these runs go to another GPU" in text for text in said)
     if fail:
         assert outcome.done == 0 and len(outcome.failed) == 4
         assert all("memory" in str(how).lower() for how in outcome.failed.values())

@@ -34,11 +34,11 @@ def test_the_report_has_what_was_found(workshop, tmp_path, monkeypatch, command_
     folder = tmp_path / "m"
     execute(small_study(workshop.text), folder, InProcess())
     conclude(folder)
-    assert "Seeds as one" not in (folder / "report.md").read_text()
+    assert "## Ensembles" not in (folder / "report.md").read_text()
     told = json.loads(command_line("study", "ensembles", "m", "--studies", str(tmp_path), "--json").out)
     report, gain = (folder / "report.md").read_text(), told["arms"][0]["gains"]["valid.loss"]
-    assert "Seeds as one" in report and f"{gain['gain']:.4f} [" in report and "valid.perplexity" in report
-    assert "Seeds as one" in (folder / "report.html").read_text()
+    assert "## Ensembles" in report and f"{gain['gain']:.4f} [" in report and "valid.perplexity" in report
+    assert "Ensembles</h2>" in (folder / "report.html").read_text()
     told["arms"][0]["seeds"].pop()  # as if a run had been added since: what was found is no longer true of that arm
     (folder / FILE).write_text(json.dumps(told))
     reseal(folder)
@@ -55,11 +55,11 @@ def test_a_study_may_ask_for_it(workshop, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text).model_copy(update={"ensembles": True}), tmp_path / "m", InProcess())
     conclude(tmp_path / "m")
-    assert "Seeds as one" in (tmp_path / "m" / "report.md").read_text()
+    assert "## Ensembles" in (tmp_path / "m" / "report.md").read_text()
 
 
 def test_arms_of_one_run_are_none(workshop, tmp_path, monkeypatch, command_line):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text, seeds=1), tmp_path / "m", InProcess())
     answer = command_line("study", "ensembles", "m", "--studies", str(tmp_path))
-    assert answer.code == 2 and "no arm of m has two runs" in answer.err
+    assert answer.code == 2 and "no arm of m has two finished runs" in answer.err

@@ -120,14 +120,14 @@ def test_tables_for_others(done):
     assert "a\\_b (sees the future)" in latex and "\\toprule" in latex and "_b" not in latex.replace("\\_b", "")
     words = (folder / "report.md").read_text()
     assert words.startswith("# Do \\<b>learned\\</b> positions & others help?\n") and words.endswith("```\n")
-    assert "a_b (**sees the future**)" in words and "## Asked and answered" in words
+    assert "a_b (**sees the future**)" in words and "## Questions and verdicts" in words
     table = [line for line in words.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in table[:5]}) == 1
 
 
 def test_the_answer_comes_first(done):
     words = Page(done.report).words
-    assert words.index("does not hold") < words.index("Measured")
+    assert words.index("does not hold") < words.index("Results")
     assert json.loads((done.report.parent / "verdicts.json").read_text())[0]["outcome"] == "not comparable"
 
 
@@ -142,7 +142,7 @@ def test_two_factors_are_a_heat_map_and_runs_without_questions_are_reported(work
     page = Page(conclude(tmp_path / "grid").report)
     assert "valid.perplexity by positions and width" in page.words
     assert page.tags.count("rect") == 4
-    assert "Nothing was asked" in page.words
+    assert "asks no questions" in page.words
 
 
 def test_nothing_measured_is_no_report(workshop, tmp_path):

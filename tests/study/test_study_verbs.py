@@ -99,7 +99,7 @@ def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
     assert "another study" not in headway("study", "plan", "positions.yaml").out
     Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
     answer = headway("study", "plan", "positions.yaml")
-    assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new one a name of its own" in answer.words
+    assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new study another name" in answer.words
 
 
 def test_more_seeds_by_a_name_of_their_own(headway):
@@ -110,7 +110,7 @@ def test_more_seeds_by_a_name_of_their_own(headway):
     misspelt = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "position")
     assert misspelt.code == 2 and "did you mean 'positions'?" in misspelt.words
     answer = headway("study", "run", "positions.yaml", "--name", "more", "--reuse", "positions", *HERE)
-    assert answer.code == 0 and "4 of 6 runs taken over from studies/positions" in answer.words
+    assert answer.code == 0 and "4 of 6 runs reused from studies/positions" in answer.words
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a\tb"])
@@ -128,7 +128,7 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
     for file in Path("studies/positions/runs").glob("*/measures.json"):
         file.unlink()
     answer = headway("study", "results", "positions")
-    assert answer.code == 0 and "valid-8.perplexity was not measured yet" in answer.words
+    assert answer.code == 0 and "valid-8.perplexity has not been measured yet" in answer.words
     assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
     assert headway("study", "report", "positions").code == 0
     assert "not measured yet" not in headway("study", "results", "positions").words
@@ -143,7 +143,7 @@ def test_a_cheap_method_that_is_not_known_yet_does_not_hide_the_rest(headway):
     for run in Path("studies/positions/runs").iterdir():
         (run / "audit.json").unlink()
     answer = headway("study", "results", "positions")
-    assert answer.code == 0 and "valid.perplexity of unigram was not measured yet" in answer.words
+    assert answer.code == 0 and "valid.perplexity of unigram has not been measured yet" in answer.words
     assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
 
 

@@ -61,7 +61,7 @@ def test_optimizers_at_one_rate_are_not_said_to_be_compared():
             {"a": Circumstances(optimizer=("sgd", 5e-5)), "b": Circumstances(optimizer=("adamw", 5e-5))},
         ),
     )
-    assert any("sgd and adamw have one learning rate (5e-05): this tells whom it suits" in n for n in verdict.notes)
+    assert any("sgd and adamw share one learning rate (5e-05)" in n for n in verdict.notes)
 
 
 def test_an_arm_that_diverged_is_not_the_best_of_anything():

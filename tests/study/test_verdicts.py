@@ -86,7 +86,7 @@ def test_half_as_much_is_told_in_units_and_an_eighth_as_a_factor():
 
 def test_three_seeds_do_not_tell_what_they_could_detect():
     verdict = is_better({"new": arm(0.0005, n=3), "old": arm(n=3)})
-    assert verdict.outcome == "not distinguishable" and "from 4 seeds on" in verdict.sentence
+    assert verdict.outcome == "not distinguishable" and "from 4 seeds or more" in verdict.sentence
     assert verdict.smallest_visible is None and verdict.as_json()["smallest_visible_interval"] is None
 
 
@@ -136,7 +136,7 @@ def test_identical_scores_are_called_identical():
 
 def test_scores_that_no_seed_changes_are_one_measurement():
     verdict = is_better({"new": dict.fromkeys(range(5), 10.0), "old": dict.fromkeys(range(5), 12.0)})
-    assert verdict.outcome == "cannot say" and "one measurement and not 5" in verdict.sentence
+    assert verdict.outcome == "cannot say" and "one measurement, not 5" in verdict.sentence
 
 
 def test_other_seeds_are_compared_unpaired_and_it_is_said():
@@ -185,7 +185,9 @@ def test_a_model_that_sees_the_future_has_no_perplexity():
     }
     verdict = is_better({"new": arm(0.3), "old": arm()}, about)
     assert verdict.outcome == "not comparable"
-    assert verdict.sentence.startswith("new sees the future: its number is no perplexity of a left-to-right model.")
+    assert verdict.sentence.startswith(
+        "new sees the future, so its number is not the perplexity of a left-to-right model."
+    )
 
 
 def test_a_check_of_the_future_that_broke_says_nothing_of_the_future():
@@ -222,7 +224,7 @@ def test_accuracies_are_compared_row_by_row_where_rows_are_known():
     evidence = Measured({ACCURACY: table})
     (verdict,) = analyse([question], evidence, lambda arm, score: rows[arm] if score == ACCURACY else {})
     assert verdict.outcome == "better" and verdict.sentence.endswith(
-        "this holds for these rows, and may not for others"
+        "this holds for the rows of this split, and may not hold for other rows"
     )
     assert any("McNemar" in note and "0 of 6 seeds" in note for note in verdict.notes)
     assert not any("McNemar" in note for note in analyse([question], evidence)[0].notes)
@@ -237,7 +239,7 @@ def test_what_arms_cost_unequally_is_said():
 def test_looks_at_test_are_counted():
     table = {"new": arm(), "old": arm()}
     question = Better(arm="new", than="old", on="test.perplexity")
-    assert any("looked at 3 times" in note for note in ask(question, table, test_scored=3).notes)
+    assert any("scored 3 times" in note for note in ask(question, table, test_scored=3).notes)
     assert any("scored once" in note for note in ask(question, table, test_scored=1).notes)
     assert any("pick on valid" in note for note in ask(Best(on="test.perplexity"), table, test_scored=1).notes)
 
@@ -261,7 +263,7 @@ def test_names_that_are_not_there():
         ask(Depends(effect="position", on_factor="size"), table, about)
     with pytest.raises(UserError, match=r"no arm 'p0-s'.*did you mean"):
         ask(Better(arm="p0-s", than="p0-s1"), table, about)
-    with pytest.raises(UserError, match="measured of no arm"):
+    with pytest.raises(UserError, match="no arm has the score"):
         analyse([Best(on="valid.loss")], Measured({PERPLEXITY: table}))
 
 

@@ -16,7 +16,7 @@ from headway.core.errors import UserError
 from headway.experiment.classify import (
     ClassifiedFile,
     classify_rows,
-    lines_down_the_pipe,
+    text_from_pipe,
     texts_of_file,
     texts_of_lines,
 )
@@ -120,8 +120,8 @@ def test_the_title_says_what_is_read_cut_and_held_out(home: Path, tmp_path: Path
     told = Told()
     train([recipe(home, "training.duration=1 step")], ["told"], tmp_path, listeners=[told])
     assert told.title[1].startswith("set: 135 texts of 3 classes to train on, ")
-    assert told.title[2].endswith("are longer than 6 tokens (model.context), and are cut")
-    assert told.title[3].startswith("15 texts for valid held out of 150, of every class its share")
+    assert told.title[2].endswith("of them are cut to 6 tokens (model.context)")
+    assert told.title[3].startswith("15 texts for valid held out of 150, stratified by class")
 
 
 def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
@@ -210,7 +210,7 @@ def test_gradients_are_of_a_class_by_its_name(trained: Run):
 def test_unknown_words_are_counted(trained: Run):
     assert classify_text(trained, "the zebra", "auto").notes == ["1 of 2 tokens are unknown words"]
     (note,) = classify_text(trained, "zebra quagga", "auto").notes
-    assert note == "no word of it is known (2 unknown): the answer would be the same for any such words"
+    assert note == "all 2 tokens are unknown words: the answer would be the same for any such text"
 
 
 def test_a_text_longer_than_the_learned_positions_is_refused(trained: Run):
@@ -221,7 +221,7 @@ def test_a_text_longer_than_the_learned_positions_is_refused(trained: Run):
 def test_positions_that_do_not_end_read_on_and_say_so(home: Path, tmp_path: Path):
     (run,) = train([recipe(home, "model.positions=rotary", "training.duration=1 step")], ["far"], tmp_path)
     (note,) = classify_text(run, "the old one here again ship the", "auto").notes
-    assert note == "7 tokens are more than the model was trained to read (6)"
+    assert note == "the text has 7 tokens, more than the model was trained on (6)"
 
 
 def test_an_empty_text_has_no_class(trained: Run):
@@ -235,7 +235,7 @@ def test_what_is_asked_of_language_models_is_refused_in_words(trained: Run):
         lambda: score_sentence(trained, "the"),
         lambda: score_splits_again(trained, None, ReadingWindow(4)),
     ):
-        with pytest.raises(UserError, match=r"asked of language models.* and good is a classifier; try"):
+        with pytest.raises(UserError, match=r"possible with language models.* but good is a classifier; try"):
             ask()
 
 
@@ -247,9 +247,9 @@ def test_a_table_that_somebody_brings_is_scored(trained: Run, tmp_path: Path):
     (tmp_path / "other.csv").write_text("body,what\nthe old ship,sea\nthe ship,see\n", "utf-8")
     with pytest.raises(UserError, match=r"--column text: 'other.csv' has no column of that name"):
         score_file(trained, tmp_path / "other.csv")
-    with pytest.raises(UserError, match=r"1 of the 2 rows .* not taught, such as 'see'; did you mean 'sea'"):
+    with pytest.raises(UserError, match=r"1 of the 2 rows .* not trained on, such as 'see'; did you mean 'sea'"):
         score_file(trained, GivenFile(tmp_path / "other.csv", columns=("body",), label="what"))
-    with pytest.raises(UserError, match="no segments"):
+    with pytest.raises(UserError, match="segment, stride and state do not apply"):
         score_file(trained, tmp_path / "mine.tsv", ReadingWindow(4))
 
 
@@ -270,8 +270,8 @@ def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Pat
     for name, chance in alone.items():
         assert float(rows[0][f"p({name})"]) == pytest.approx(chance, abs=2e-6)
     assert {
-        "200 of 800 rows have no text, and no class",
-        "200 of 800 texts are longer than the model reads, and are cut",
+        "200 of 800 rows have no text and get no class",
+        "200 of 800 texts are longer than the model's context and were cut",
     } <= {*answers.notes}
     answers.path = tmp_path / "out.jsonl"
     objects = [json.loads(line) for line in answers.as_text().splitlines()]
@@ -294,15 +294,15 @@ def test_which_weights_are_scored_is_said_with_what_they_were_chosen_by(home: Pa
 
 
 def test_lines_of_a_pipe_are_texts(trained: Run):
-    brought = texts_of_lines(trained, lines_down_the_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
+    brought = texts_of_lines(trained, text_from_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
     assert brought.texts == ["the ship", None, "old"]
     with pytest.raises(UserError, match="--encoding cp1252"):
-        lines_down_the_pipe("naïve".encode("cp1252"), None)
+        text_from_pipe("naïve".encode("cp1252"), None)
 
 
 def test_columns_of_a_file_that_cannot_be_meant(trained: Run, tmp_path: Path):
     (tmp_path / "a.csv").write_text("text,predicted\nthe ship,x\n", "utf-8")
-    with pytest.raises(UserError, match="has a column 'predicted' already"):
+    with pytest.raises(UserError, match="already has a column 'predicted'"):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv"))
     with pytest.raises(UserError, match=r"--column body: 'a.csv' has no column of that name"):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv", columns=("body",)))
@@ -313,7 +313,7 @@ def test_a_set_that_has_changed_since_is_not_scored(home: Path, tmp_path: Path):
     (run,) = train([recipe(tmp_path, "training.duration=1 step")], ["run"], tmp_path)
     with (tmp_path / "set" / "test.tsv").open("a") as file:
         file.write("one more ship\tsea\n")
-    with pytest.raises(UserError, match="'set' is not the text that run was trained on: it has changed since"):
+    with pytest.raises(UserError, match="'set' has changed since run was trained on it"):
         score_splits_again(run)
 
 
@@ -324,7 +324,7 @@ def test_a_run_that_has_forgotten_its_classes_says_so(trained: Run, tmp_path: Pa
     del facts["classes"]
     (run.folder / "run.json").write_text(json.dumps(facts))
     reseal(run.folder)
-    with pytest.raises(UserError, match=r"run.json does not say which classes the model tells apart"):
+    with pytest.raises(UserError, match=r"run.json does not list the model's classes"):
         load_model(run)
 
 
@@ -340,14 +340,14 @@ BAD = {
         ["model=language-model"],
         "a language-model learns from text data, not from labelled data; set data.kind=text",
     ),
-    "segments": (["scoring.segment=4"], "labelled texts are scored whole, one by one: there are no segments"),
+    "segments": (["scoring.segment=4"], "labelled texts are scored whole: segment, stride and state do not apply"),
     "a setting of the other kind": (
         ["model.tied=true"],
         "model.tied: classifier has no such setting; ",
     ),
     "positions that look back": (["model.positions=alibi"], "use alibi-symmetric"),
-    "a misspelt kind": (["model.kind=clasifier"], "there is no 'clasifier' here; did you mean 'classifier'?"),
-    "a misspelt pooling": (["model.pooling=men"], "there is no 'men' here; did you mean 'mean'?"),
+    "a misspelt kind": (["model.kind=clasifier"], "unknown kind 'clasifier'; did you mean 'classifier'?"),
+    "a misspelt pooling": (["model.pooling=men"], "unknown kind 'men'; did you mean 'mean'?"),
 }
 
 

@@ -50,7 +50,9 @@ def test_what_they_write_as_one_is_scored_like_anything_else(home):
     scores = {score.name: score for score in found.scores}
     gains = {gain.name: gain for gain in found.gains}
     assert {"valid.loss", "valid.bleu", "valid.bleu_lowercased", "valid.chrf", "valid.exact_match"} < gains.keys()
-    assert scores["valid.bleu"].label.startswith("3 runs as one, the mean of their probabilities at every step: corpus")
+    assert scores["valid.bleu"].label.startswith(
+        "ensemble of 3 runs, mean of their probabilities at every step: corpus"
+    )
     assert "tok:13a" in scores["valid.bleu"].label
     stored = [{s.name: s.value for s in run.scores()} for run in runs(home, "a", "alone", "b")]
     for name, gain in gains.items():
@@ -75,13 +77,13 @@ def test_they_translate_as_one(home, command_line, monkeypatch, tmp_path):
     table = tmp_path / "table.tsv"
     assert command_line("translate", "a", "alone", "--split", "valid", "-o", str(table), *where).code == 0
     assert table.read_text("utf-8").count("\n") > 10
-    assert "taken for the text" in command_line("translate", "a", "b", *where).err
+    assert "taken as the text" in command_line("translate", "a", "b", *where).err
 
 
 def test_what_cannot_be_averaged_is_refused(home, workshop):
     for names, message in (
-        (("a", "a"), "named twice"),
-        (("a", "two"), "different data, or on different tokens"),
+        (("a", "a"), "given twice"),
+        (("a", "two"), "different data or tokens"),
     ):
         with pytest.raises(UserError, match=message):
             translate_texts(runs(home, *names), ["One"], Beam(), "auto")

@@ -34,6 +34,6 @@ def test_a_constant_text_and_segments_without_room_are_refused_in_words(tmp_path
     tree |= {"scoring": {"segment": 100_000}}
     task = tasks.load(from_tree(tree, "other"))
     task.check_splits()  # all of valid at once
-    monkeypatch.setattr("headway.tasks.language_modelling.MOST_AT_ONCE", 1 << 10)
-    with pytest.raises(UserError, match=r"scoring.segment=100,000: to read 759 tokens of 'valid' at once is"):
+    monkeypatch.setattr("headway.tasks.language_modelling.MAX_ELEMENTS", 1 << 10)
+    with pytest.raises(UserError, match=r"scoring.segment=100,000: to read 759 tokens of 'valid' at once takes"):
         task.check_splits()

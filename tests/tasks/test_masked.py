@@ -75,15 +75,15 @@ def test_what_is_lost_on_each_token_but_those_that_are_hidden(runs):
 
 
 def test_a_text_far_beyond_what_it_was_trained_on_is_refused(runs, monkeypatch):
-    monkeypatch.setattr("headway.tasks.masked.FARTHEST", 0.5)  # these positions end where training does
-    with pytest.raises(UserError, match="trained to read 16 at once"):
+    monkeypatch.setattr("headway.tasks.masked.MAX_LENGTH_FACTOR", 0.5)  # these positions end where training does
+    with pytest.raises(UserError, match="was trained on 16: its predictions"):
         fill_text(runs[0], "The quick [MASK] fox no 7 jumps [MASK] the lazy dog,", 3, "auto")
 
 
 def test_scores_are_means_over_hidden_tokens(runs):
     scores = {score.name: score for score in runs[0].scores()}
     assert scores["valid.pseudo_perplexity"].value == pytest.approx(math.exp(scores["valid.loss"].value))
-    assert "hidden at a time" in scores["valid.loss"].label and 0 < scores["valid.masked_accuracy"].value <= 1
+    assert "masked at once" in scores["valid.loss"].label and 0 < scores["valid.masked_accuracy"].value <= 1
     task = tasks.load_for(runs[0])
     model, _ = load_model(runs[0])
     (again,) = guess(model, task.data.split("valid"), task.data.tokenizer, 0.15)
@@ -181,7 +181,7 @@ def test_a_classifier_starts_from_a_run_and_from_a_recipe_that_is_trained_first(
     assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
     with pytest.raises(UserError, match="its weights are for 16, not for 32"):
         from_tree({"data": data, "model": {"kind": "classifier", "width": 32, "start": starts[1]}}, "rows")
-    with pytest.raises(UserError, match="what is trained first is a masked-language-model"):
+    with pytest.raises(UserError, match="expected a masked-language-model"):
         from_tree(
             {"data": data, "model": {"kind": "classifier", "start": {"kind": "trained", "recipe": "demo"}}}, "rows"
         )

@@ -372,9 +372,13 @@ def test_verbs_know_it(population, command_line):
     assert listed.code == 0 and "letters off" in listed.out and "valid" in listed.out
     scored = command_line("score", population[0].name, "--runs", runs)
     assert scored.code == 0 and "letters off · valid" in scored.out
-    with pytest.raises(UserError, match=r"to write is asked of language models, and .* is a counter; try headway look"):
+    with pytest.raises(
+        UserError, match=r"writing text is only possible with language models, but .* is a counter; try headway look"
+    ):
         sample_text(population[0], "a", Draw(1), "auto", print)
-    with pytest.raises(UserError, match=r"classes are asked of classifiers, and .* is a counter; try headway look"):
+    with pytest.raises(
+        UserError, match=r"classifying is only possible with classifiers, but .* is a counter; try headway look"
+    ):
         classify_text(population[0], "a", "auto")
 
 

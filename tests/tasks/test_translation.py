@@ -176,7 +176,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
     assert len(translate_texts([run], ["one two"], Greedy(), "auto")) == 1
     with pytest.raises(UserError, match="cannot have a vocabulary of their own"):
         recipe(rows, "data.target_tokenizer=char", kind="decoder-only")
-    with pytest.raises(UserError, match="one table of both embeddings"):
+    with pytest.raises(UserError, match="share one embedding table"):
         recipe(rows, "data.target_tokenizer=char", "model.tied=all")
 
 
@@ -184,10 +184,10 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
     ("changes", "message"),
     [
         (["data.source=multi3k", "data.path=null"], "multi30k"),
-        (["data.direction=english"], "no direction"),
+        (["data.direction=english"], "not a direction"),
         (["data.direction=2-2"], "one side twice"),
         (["scoring.segment=4"], "scored whole"),
-        (["model.cross.kind=lstm"], "looks at no other"),
+        (["model.cross.kind=lstm"], "cannot attend to another"),
         (["scoring.decoding={kind: beam, size: 0}"], "size"),
     ],
 )
@@ -210,7 +210,7 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
 
     piped = pipe(b"\xef\xbb\xbfone two\r\n\nthree\n", "--beam", "3")
     assert piped.code == 0 and piped.out.count("\n") == 3 and "line 2" in piped.err
-    for content, message in ((b"one\nt\xe9\n", "0xe9 at offset 5, in line 2"), (b"", "nothing to translate")):
+    for content, message in ((b"one\nt\xe9\n", "0xe9 at offset 5, in line 2"), (b"", "no text to translate")):
         refused = pipe(content)
         assert refused.code == 2 and message in refused.err
     for content, words in (("\ufeffone\ntwo\n".encode("utf-16-le"), ()), (b"one\rtwo\r", ("--encoding", "cp1252"))):
@@ -228,17 +228,17 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
         (("one", "--beam", "0"), "--beam 0"),
         (("one", "--beam", "1001"), "--beam 1001"),
         (("one", "--nbest", "1001"), "--nbest 1001"),
-        (("one", "--beam", "2", "--nbest", "3"), "no more can be given"),
-        (("one", "--temperature", "1", "--nbest", "3"), "give one of them"),
-        (("one", "--top-p", "0.5", "--no-repeat", "2"), "give one of them"),
-        (("one", "--temperature", "nan"), "a temperature must be"),
-        (("one", "--temperature", "inf"), "a temperature must be"),
+        (("one", "--beam", "2", "--nbest", "3"), "at most as many translations as its width"),
+        (("one", "--temperature", "1", "--nbest", "3"), "give only one of them"),
+        (("one", "--top-p", "0.5", "--no-repeat", "2"), "give only one of them"),
+        (("one", "--temperature", "nan"), "--temperature"),
+        (("one", "--temperature", "inf"), "--temperature"),
         (("one", "--length-penalty", "1e6"), "--length-penalty"),
         (("one", "--encoding", "cp1252"), "--encoding"),
-        (("--file", "-", "--encoding", "rot13"), "no encoding of text"),
-        (("one", "--seed", "3"), "give --temperature, too"),
-        (("--split", "valid", "--out", str(tmp_path / "t.tsv"), "--nbest", "2"), "one translation of each"),
-        (("one", "--file", "x"), "different things"),
+        (("--file", "-", "--encoding", "rot13"), "Python knows no text encoding"),
+        (("one", "--seed", "3"), "give --temperature too"),
+        (("--split", "valid", "--out", str(tmp_path / "t.tsv"), "--nbest", "2"), "only the best translation"),
+        (("one", "--file", "x"), "give only one of"),
         (("--split", "valid"), "go together"),
         (("--split", "vlid", "--out", str(tmp_path / "t.tsv")), "no split 'vlid'"),
         (("--file", str(tmp_path / "nothing")), "cannot be read"),
@@ -251,12 +251,15 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     assert (
         header.startswith("source\treference\ttranslation") and len(lines) == 36
     )  # palindromes are dropped as untranslated
-    assert "asked of language models" in command_line("sample", "tiny", *where).err
+    assert "only possible with language models" in command_line("sample", "tiny", *where).err
 
 
 def test_other_models_do_not_translate(workshop, command_line):
     refused = command_line("translate", "tiny", "a", "--runs", str(workshop.runs))
-    assert refused.code == 2 and "translations are asked of translators, and tiny is a language-model" in refused.err
+    assert (
+        refused.code == 2
+        and "translating is only possible with translators, but tiny is a language-model" in refused.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "optimizer and weights swapped": (swap, [f"{NEWEST}/{WEIGHTS}"]),
     "facts of another step": (put(f"{BEFORE}/{FACTS}", f"{NEWEST}/{FACTS}"), [f"{NEWEST}/"]),
     "facts of another run": (put(f"{OTHER}/{FACTS}", f"{NEWEST}/{FACTS}"), [f"{NEWEST}/"]),
-    "all of another step": (put(BEFORE, NEWEST), [f"{NEWEST} is not what was saved: it holds step 6"]),
-    "all of another run": (put(OTHER, NEWEST), [f"{NEWEST} is not of this run"]),
+    "all of another step": (put(BEFORE, NEWEST), [f"{NEWEST} does not match its name: it holds step 6"]),
+    "all of another run": (put(OTHER, NEWEST), [f"{NEWEST} belongs to another recipe"]),
     "an empty folder": (emptied, [f"{NEWEST}/{FACTS} is missing"]),
     "a flipped bit of the best": (lambda h: flip(h / BEST / WEIGHTS), ["step 9", f"{BEST}/{WEIGHTS}"]),
     "a best cut short": (lambda h: cut(h / BEST / WEIGHTS), ["step 9", f"{BEST}/{WEIGHTS}"]),
@@ -84,11 +84,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "the best of another step": (put(BEST_BEFORE, BEST), ["step 9", "it holds step 6"]),
     "both steps": (
         lambda h: (flip(h / NEWEST / WEIGHTS), cut(h / BEFORE / OPTIMIZER)),
-        [f"{NEWEST}/{WEIGHTS}", f"{BEFORE}/{OPTIMIZER}", "run has no checkpoint that can be resumed from"],
+        [f"{NEWEST}/{WEIGHTS}", f"{BEFORE}/{OPTIMIZER}", "run has no usable checkpoint"],
     ),
     "every best": (
         lambda h: (flip(h / BEST / WEIGHTS), flip(h / BEST_BEFORE / WEIGHTS)),
-        [f"{BEST}/{WEIGHTS}", f"{BEST_BEFORE}/{WEIGHTS}", "run has no checkpoint that can be resumed from"],
+        [f"{BEST}/{WEIGHTS}", f"{BEST_BEFORE}/{WEIGHTS}", "run has no usable checkpoint"],
     ),
 }
 
@@ -103,7 +103,7 @@ def test_damage_is_named_and_what_was_before_it_used(bench: Bench, halfway: Path
     err = bench.ends_well(runs, 1).err
     for words in named:
         assert words in err, err
-    if "can be resumed from" not in named[-1]:
+    if "no usable checkpoint" not in named[-1]:
         assert "resuming at step 6" in err
 
 
@@ -147,7 +147,7 @@ def test_lines_of_metrics_that_were_lost_are_made_again(bench: Bench, damage: Ca
     shutil.copytree(bench.home / "whole" / "1", bench.home / runs / "1")
     damage(bench.home / runs / "1" / "run" / "metrics.jsonl")
     err = bench.ends_well(runs, 1).err
-    assert ("metrics.jsonl has lost lines before step 12" in err) == (damage is not half_a_line_more)
+    assert ("metrics.jsonl has lost or changed lines before step 12" in err) == (damage is not half_a_line_more)
 
 
 def test_metrics_that_are_gone_are_said_to_be_and_are_no_reason_to_begin_again(bench: Bench, halfway: Path):
@@ -155,7 +155,7 @@ def test_metrics_that_are_gone_are_said_to_be_and_are_no_reason_to_begin_again(b
     shutil.copytree(halfway, runs)
     (runs / "run" / "metrics.jsonl").unlink()
     done = bench.forge.run("train", "torture.yaml", "--name", "run", "--runs", str(runs), "--resume")
-    assert done.code == 0 and "metrics.jsonl has lost lines before step 9" in done.err
+    assert done.code == 0 and "metrics.jsonl has lost or changed lines before step 9" in done.err
     assert "resuming at step 9" in done.err
     assert [line["step"] for line in open_run("run", runs).metrics() if "loss" in line] == [10, 11, 12]
     name = f"checkpoints/step-00000012/{WEIGHTS}"
@@ -186,7 +186,7 @@ def test_what_only_outside_damage_can_empty_is_one_clear_message(bench: Bench, n
     assert done.code == (0 if verb == "runs" else 2)
     assert f"run/{name}" in done.err and "Traceback" not in done.err
     if not content:
-        assert "it is empty; Headway writes its files whole, so something else has damaged this one" in done.err
+        assert "it is empty; Headway never leaves half-written files" in done.err
     assert snapshot(bench.home / runs) == before | {"1/run/lock": snapshot(bench.home / runs)["1/run/lock"]}
 
 
@@ -208,7 +208,7 @@ def test_imported_weights_that_are_lost_are_not_replaced_by_random_ones(bench: B
         flip(file)
     before = snapshot(run.home)
     done = bench.go(runs, 1)
-    assert done.code == 2 and "has lost the weights that were imported: remove it, and import them again" in done.err
+    assert done.code == 2 and "has lost its imported weights: remove it, and import them again" in done.err
     assert snapshot(run.home) == before
 
 

@@ -70,7 +70,7 @@ def test_a_disk_that_really_is_full(bench: Bench, small_disk: Path):
     first = bench.go("disk", 1)
     assert first.code == 2
     said = first.err.splitlines()[-1]
-    assert said.startswith(f"headway: {NO_SPACE} (disk/1/run/") and said.endswith("; what was saved before is whole")
+    assert said.startswith(f"headway: {NO_SPACE} (disk/1/run/") and said.endswith("; everything saved before is intact")
     assert "Traceback" not in first.err and first.err.count(NO_SPACE) == 1
 
     saved = open_run("run", small_disk / "1").checkpoint("last")

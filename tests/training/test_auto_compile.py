@@ -67,7 +67,7 @@ def training(monkeypatch, tmp_path):
 def test_a_short_training_is_not_compiled_and_says_why_with_numbers(training):
     compiled, notes, said, started = training(200, 0.01)
     assert (compiled, notes, started) == ([], [], [])
-    assert len(said) == 1 and said[0].startswith("not compiled: 180 steps of 10.00 ms are left, 2 s")
+    assert len(said) == 1 and said[0].startswith("not compiled: 180 steps of 10.00 ms remain, 2 s")
 
 
 def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_down(training):
@@ -75,7 +75,7 @@ def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_d
     compiled, notes, said, started = training(2000, 0.1, process)
     assert started == [process] and process.stopped
     assert compiled == notes and len(compiled) == 1 and 60 < compiled[0] < 90
-    assert "compiling beside the training" in said[0] and f"compiled from step {compiled[0]} on" in said[1]
+    assert "compiling in the background" in said[0] and f"compiled from step {compiled[0]} on" in said[1]
 
 
 def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
@@ -84,14 +84,14 @@ def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
     assert costs.times == pytest.approx(2, rel=0.05) and costs.step == pytest.approx(0.1)
     compiled, notes, said, started = training(2000, 0.1)
     assert (compiled, notes, started) == ([0], [0], [])
-    assert "compiled from the first step" in said[0] and "2,000 steps of 100.00 ms are left, 200 s" in said[0]
+    assert "compiled from the first step" in said[0] and "2,000 steps of 100.00 ms remain, 200 s" in said[0]
     assert training(30, 0.1)[0] == []  # and not where so few steps gain nothing
 
 
 def test_what_was_measured_beside_others_on_a_gpu_is_not_told_to_the_next(training, monkeypatch):
     monkeypatch.setenv(capacity.SHARE, "0.5")
     assert training(2000, 0.1, Process(steps=50))[0]
-    assert auto_compile.known("a kind") == auto_compile.USUAL
+    assert auto_compile.known("a kind") == auto_compile.ASSUMED
 
 
 def test_who_resumes_swaps_where_it_was_swapped(training):
@@ -113,7 +113,7 @@ def test_the_longer_the_training_the_more_is_compiled(training):
 def test_what_comes_too_late_is_for_the_next(training):
     compiled, notes, said, _ = training(2000, 0.1, Process(steps=1950))
     assert (compiled, notes) == ([], [])
-    assert "for the next training" in said[-1]
+    assert "too late for this training" in said[-1]
 
 
 def test_a_compiler_that_fails_changes_nothing(training):
@@ -136,16 +136,16 @@ def test_a_compiler_that_fails_changes_nothing(training):
 def test_what_is_kept_and_makes_no_sense_is_not_believed(training, kept):
     training(2000, 0.1, Process(steps=50))
     auto_compile._entry("a kind").write_text(kept)
-    assert auto_compile.known("a kind") == auto_compile.USUAL
+    assert auto_compile.known("a kind") == auto_compile.ASSUMED
     assert training(200, 0.01)[0] == []
 
 
 def test_the_end_is_told_by_arithmetic():
     costs = Costs(compiling=20, pause=5, times=2)
-    assert costs.beside(100) == 20 + 5 + 40
-    assert costs.at_hand(100) == 55
-    assert costs.beside(10) == 15  # it ends before the compiler does
-    assert costs.waiting(100) == 20 + 50
+    assert costs.in_background(100) == 20 + 5 + 40
+    assert costs.from_cache(100) == 55
+    assert costs.in_background(10) == 15  # it ends before the compiler does
+    assert costs.in_place(100) == 20 + 50
 
 
 def test_where_another_process_has_no_room_the_training_reckons_with_all_of_the_compiling(training):
@@ -160,7 +160,7 @@ def test_and_what_it_stood_still_for_is_told_to_the_next_as_compiling(training):
     assert compiled == notes == [20] and len(said) == 1 and "a pause of 45 s" in said[0]
     costs = auto_compile.known("a kind")["whole"]
     assert costs.measured and costs.compiling == pytest.approx(40, abs=1)
-    assert costs.pause == auto_compile.USUAL["whole"].pause  # out of the cache: nobody has seen that yet
+    assert costs.pause == auto_compile.ASSUMED["whole"].pause  # out of the cache: nobody has seen that yet
     training(10_000, 0.1, first_compiled=6.0)
     assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
     training(10_000, 0.1, first_compiled=60.0)  # the cache was emptied
@@ -170,7 +170,7 @@ def test_and_what_it_stood_still_for_is_told_to_the_next_as_compiling(training):
 def test_a_step_is_measured_while_nobody_compiles_beside_it(training):
     compiled, _, said, _ = training(2000, 0.1, Process(steps=50), contended=3.0)
     left = 2000 - compiled[0]
-    assert f"{left:,} steps of 100.00 ms are left, {left / 10:.0f} s" in said[1]
+    assert f"{left:,} steps of 100.00 ms remain, {left / 10:.0f} s" in said[1]
     assert auto_compile.known("a kind")["layers"].times == pytest.approx(2, rel=0.05)
 
 

@@ -155,7 +155,7 @@ def test_a_state_of_another_batch_is_refused():
     first, other = loop_of([0], [1e-2]), loop_of([0], [1e-2])
     first.take_step()
     other.population.restore(0, slices(first)[0])
-    with pytest.raises(UserError, match=r"training.batch: the state that was saved \(mean\) is of 4 rows, not of 8"):
+    with pytest.raises(UserError, match=r"training.batch: the saved state \(mean\) has 4 rows, not 8"):
         other.carried.check_rows(8)
 
 

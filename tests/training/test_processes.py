@@ -271,8 +271,8 @@ def test_what_one_began_two_finish(pair: Pair, job: str, whole: str):
     ("job", "words"),
     [
         ("exists", "one exists: continue it with --resume"),
-        ("uneven", "3 rows cannot be shared by 2 processes; the nearest batch that can is 4"),
-        ("fsdp-many", "fsdp is for one model that is too large, not for 2 replicas"),
+        ("uneven", "3 rows cannot be divided evenly among 2 processes; the nearest batch size that can is 4"),
+        ("fsdp-many", "fsdp trains a single large model, not 2 replicas"),
     ],
 )
 def test_a_mistake_is_said_once_and_ends_all(pair: Pair, job: str, words: str):
@@ -357,7 +357,7 @@ def test_one_process_talks_to_nobody():
 
 @pytest.mark.parametrize(("batch", "accumulate", "world", "nearest"), [(6, 1, 4, 8), (16, 3, 2, 18), (1, 1, 2, 2)])
 def test_rows_that_cannot_be_shared_are_refused_with_the_nearest_that_can(batch, accumulate, world, nearest):
-    with pytest.raises(UserError, match=f"{batch} rows cannot be shared by {world} processes.* is {nearest}$"):
+    with pytest.raises(UserError, match=f"{batch} rows cannot be divided evenly among {world} .* is {nearest}$"):
         check_rows(batch, accumulate, Processes(0, world))
     check_rows(nearest, accumulate, Processes(0, world))
 

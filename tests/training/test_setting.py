@@ -72,7 +72,7 @@ def test_an_old_gpu_has_no_bf16(two_gpus, monkeypatch):
 def test_what_is_asked_for_is_given(two_gpus):
     setting = choose(TrainingSpec(device="cuda:1", precision="float32", compile="off"), 128)
     assert (str(setting.device), setting.precision, setting.compiled) == ("cuda:1", torch.float32, False)
-    assert all(reason.endswith("asked for") for reason in setting.reasons[:3])
+    assert all(reason.endswith("as requested") for reason in setting.reasons[:3])
     setting = choose(TrainingSpec(device="cpu", precision="bf16", compile="on"), 128)
     assert (str(setting.device), setting.precision, setting.compiled) == ("cpu", torch.bfloat16, True)
 
@@ -84,12 +84,12 @@ def test_an_unknown_device_is_refused_in_words(no_cuda, device: str):
 
 
 def test_a_gpu_that_is_not_there_is_refused_in_words(no_cuda):
-    with pytest.raises(UserError, match=r"no CUDA device can be used here; set training.device=cpu or auto"):
+    with pytest.raises(UserError, match=r"no CUDA device is available here; set training.device=cpu or auto"):
         choose(TrainingSpec(device="cuda"), 128)
 
 
 def test_a_gpu_beyond_the_last_is_refused_in_words(two_gpus):
-    with pytest.raises(UserError, match="'cuda:2' asked, but the last one is cuda:1"):
+    with pytest.raises(UserError, match="there is no 'cuda:2'; the last one is cuda:1"):
         choose(TrainingSpec(device="cuda:2"), 128)
 
 
@@ -105,7 +105,7 @@ def test_autocast_computes_products_in_the_chosen_precision(no_cuda, precision, 
 def test_each_process_takes_a_gpu_of_its_own_and_says_why(two_gpus):
     setting = choose(TrainingSpec(), 128, Processes(rank=3, world=4, local_rank=1))
     assert str(setting.device) == "cuda:1" and not setting.recorded and setting.compiled
-    assert setting.reasons[0] == "cuda:1: a Some GPU for each process; they talk by NCCL"
+    assert setting.reasons[0] == "cuda:1: one Some GPU per process; they communicate by NCCL"
     assert any("not recorded as a CUDA graph" in reason for reason in setting.reasons)
     assert "4 processes (ddp)" in setting.reasons[-1]
 
@@ -116,7 +116,7 @@ def test_more_processes_than_gpus_are_refused_in_words(two_gpus):
 
 
 def test_one_gpu_for_several_processes_is_refused_in_words(two_gpus):
-    with pytest.raises(UserError, match="'cuda:1' is one GPU, and there are 2 processes"):
+    with pytest.raises(UserError, match="'cuda:1' is one GPU, but there are 2 processes"):
         choose(TrainingSpec(device="cuda:1"), 128, Processes(rank=0, world=2))
 
 

@@ -56,7 +56,7 @@ def test_lora_trains_adapters_and_head_alone():
 
 
 def test_more_layers_than_there_are_is_a_mistake():
-    with pytest.raises(UserError, match="last 4 layers are asked for, and there are 3"):
+    with pytest.raises(UserError, match="last 4 layers are to be trained, but there are only 3"):
         LastLayers(layers=4).apply(SPEC.build(V, C), [0])
 
 
@@ -167,7 +167,7 @@ def test_the_best_may_be_chosen_by_accuracy(table, tmp_path):
     ("changes", "words"),
     [
         (["training.best_by=acuracy", "training.keep_best=true"], "'acuracy' is not evaluated"),
-        (["training.best_by=accuracy"], "nothing goes by it"),
+        (["training.best_by=accuracy"], "has no effect"),
         (["training.tuning=forzen"], "did you mean 'frozen'"),
         (["training.tuning={kind: lora, targets: [querys]}"], "targets"),
         (["training.tuning={kind: lora, targets: [keys, keys]}"], "named twice"),
@@ -180,7 +180,7 @@ def test_mistakes_are_told(table, changes, words):
 
 
 def test_a_model_without_a_head_of_its_own_cannot_be_frozen_below_it():
-    with pytest.raises(UserError, match="frozen trains a new head, and a language-model has none"):
+    with pytest.raises(UserError, match="frozen trains a new head, but a language-model has none"):
         from_tree({"training": {"tuning": "frozen"}}, "text")
 
 

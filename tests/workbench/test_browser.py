@@ -96,8 +96,8 @@ def test_by_keyboard_alone(page):
 @pytest.mark.slow
 def test_several_runs_are_seen_together(page):
     for name in ("runs/alpha", "runs/beta"):
-        page.get_by_label(f"Pick {name}").check()
-    page.get_by_role("link", name="curves and recipes together").click()
+        page.get_by_label(f"Select {name}").check()
+    page.get_by_role("link", name="compare curves and recipes").click()
     page.wait_for_selector("th:has-text('model.layers')")
     assert page.locator("tbody tr").inner_text().split() == ["model.layers", "2", "3"]
     assert page.locator(".legend li").count() == 2
@@ -144,7 +144,7 @@ def test_a_folder_that_goes_and_a_run_half_written_are_said(page, folder):
     (folder / "runs" / "alpha" / "run.json").write_text('{"format"')
     page.wait_for_selector(".row:has-text('cannot be read')")
     folder.rename(folder.with_name("away"))
-    page.wait_for_selector(".empty:has-text('gone')")
+    page.wait_for_selector(".empty:has-text('no longer exists')")
     folder.with_name("away").rename(folder)
     page.wait_for_selector("a.name:has-text('beta')")
 

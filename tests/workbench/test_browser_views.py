@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -69,7 +70,7 @@ def settings(page) -> dict[str, list[str]]:
 
 def test_a_sentence_is_typed_and_heads_are_looked_at_and_switched_off(page):
     page.goto("/look/runs/one")
-    page.get_by_label("The sentence that is read").fill("The lazy dog")
+    page.get_by_label("Sentence").fill("The lazy dog")
     expect(page.locator(".head")).to_have_count(4)
     expect(page.locator(".token")).to_have_count(12)
     page.get_by_role("button", name=re.compile("layer 1, head 1")).click()
@@ -80,33 +81,33 @@ def test_a_sentence_is_typed_and_heads_are_looked_at_and_switched_off(page):
     canvas = page.locator(".side .large canvas")
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] - 8, "y": box["height"] - 8})
-    expect(page.locator(".side .under")).to_have_text(re.compile(r"g \(11\) looks at g \(11\): [01]\.\d+"))
+    expect(page.locator(".side .under")).to_have_text(re.compile(r"g \(11\) attends to g \(11\): [01]\.\d+"))
     page.get_by_role("button", name=re.compile("layer 1, head 1")).press("x")
     expect(page.locator(".lost-on")).to_contain_text("without that head")
     expect(page.locator(".head.off")).to_have_count(1)
     page.get_by_role("button", name=re.compile("layer 1, head 1")).press("ArrowLeft")
     expect(page.locator(".side .under")).to_contain_text("layer 1, head 0")
-    page.get_by_role("button", name="Switch each off in turn").click()
-    expect(page.get_by_text("most is lost")).to_be_visible()
+    page.get_by_role("button", name="Measure each head's effect").click()
+    expect(page.get_by_text("nats higher")).to_be_visible()
     page.reload()  # everything stands in the address
     expect(page.locator(".head.off")).to_have_count(1)
     expect(page.locator(".side .under")).to_contain_text("layer 1, head 0")
     for show, words in (("rollout", "rollout to layer 1"), ("gradients", "gradients")):
-        page.get_by_label("What is shown large").select_option(show)
+        page.get_by_label("Large view").select_option(show)
         expect(page.locator(".side .under")).to_contain_text(words)
-    page.get_by_role("button", name="Let it go on").click()
+    page.get_by_role("button", name="Continue the text").click()
     expect(page.locator(".said")).to_contain_text("The lazy dog")
 
 
 def test_two_runs_side_by_side_and_one_without_maps(page):
     page.goto("/look/runs/one?text=The+fox")
-    page.get_by_label("Beside it").select_option("runs/two")
-    expect(page.locator(".between .under")).to_contain_text("of the weight lies elsewhere")
+    page.get_by_label("Compare with").select_option("runs/two")
+    expect(page.locator(".between .under")).to_contain_text("of the attention differs")
     assert page.locator(".side").count() == 2
     page.go_back()
     expect(page.locator(".side")).to_have_count(1)
     page.get_by_label("Run", exact=True).select_option("runs/gru")
-    expect(page.get_by_text("gru has no attention, so there are no maps of it")).to_be_visible()
+    expect(page.get_by_text("gru has no attention, so there are no maps")).to_be_visible()
     expect(page.locator(".lost-on")).to_contain_text("nats each")
 
 
@@ -114,11 +115,11 @@ def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(p
     page.goto(f"/look/runs/one?text={quote('<img src=x onerror=alert(1)>')}")
     expect(page.locator(".trouble")).to_contain_text("the first is '<'")
     assert page.locator("main img").count() == 0
-    bench.models.fails = "the process that answers was ended by signal 9"
-    page.get_by_label("The sentence that is read").fill("The")
+    bench.models.fails = "the worker process was ended by signal 9"
+    page.get_by_label("Sentence").fill("The")
     expect(page.locator(".trouble")).to_contain_text("signal 9")
     bench.models.fails = None
-    page.get_by_label("The sentence that is read").fill("The dog")
+    page.get_by_label("Sentence").fill("The dog")
     expect(page.locator(".token")).to_have_count(7)
     expect(page.locator(".trouble")).to_have_count(0)
 
@@ -138,14 +139,14 @@ def test_a_text_that_takes_long_is_left_for_another_or_given_up(page, bench, mon
 
     monkeypatch.setattr(bench.models, "ask", slow)
     page.goto("/look/runs/one?text=The")
-    sentence = page.get_by_label("The sentence that is read")
+    sentence = page.get_by_label("Sentence")
     expect(page.locator(".token")).to_have_count(3)
     for text, count in (("The dog", 7), ("The fox", 7)):
         sentence.fill("The slow")
         expect(page.get_by_text(re.compile("computing, . seconds"))).to_be_visible()
         if text == "The fox":
-            page.get_by_role("button", name="give up").click()
-            expect(page.get_by_text("Given up.")).to_be_visible()
+            page.get_by_role("button", name="cancel").click()
+            expect(page.get_by_text("Cancelled.")).to_be_visible()
         sentence.fill(text)
         expect(page.locator(".token")).to_have_count(count)
         expect(page.get_by_text("computing")).to_have_count(0)
@@ -157,10 +158,10 @@ def test_whatever_is_typed_is_answered_in_words_or_maps(page):
     page.goto("/look/runs/one?text=The")
     expect(page.locator(".token")).to_have_count(3)
     for text in ("", "مرحبا", "😀👩", "The " * 300):  # nothing, from right to left, beyond 16 bits, long
-        page.get_by_label("The sentence that is read").fill(text)
+        page.get_by_label("Sentence").fill(text)
         expect(page.locator(".trouble, .token:nth-child(1000)").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-        page.get_by_label("The sentence that is read").fill("The dog")
+        page.get_by_label("Sentence").fill("The dog")
         expect(page.locator(".token")).to_have_count(7)
 
 
@@ -177,23 +178,23 @@ def test_a_picture_of_the_data_and_one_of_the_readers_own(page, clip, tmp_path):
     page.goto("/look/runs/clip")
     said = page.locator(".matched")
     expect(said).to_contain_text("The cosine of valid:0")
-    caption = page.get_by_label("The sentence that is read")
+    caption = page.get_by_label("Sentence")
     of_the_data = caption.input_value()
     assert re.fullmatch(r"\w+ (left of|above) \w+", of_the_data), "what the data says of the picture"
-    page.get_by_label("The next picture").click()
+    page.get_by_label("Next picture").click()
     expect(said).to_contain_text("The cosine of valid:1")
     expect(page).to_have_url(re.compile("image=valid%3A1"))
-    said.get_by_role("button", name="read that").click()
+    said.get_by_role("button", name="use this caption").click()
     expect(caption).not_to_have_value(of_the_data)
     Image.new("RGB", (900, 700), "red").save(tmp_path / "<b>mine.png")
-    page.get_by_label("A picture of your own").set_input_files(tmp_path / "<b>mine.png")
+    page.get_by_label("Your own picture").set_input_files(tmp_path / "<b>mine.png")
     expect(said).to_contain_text("The cosine of <b>mine.png")
     first = page.get_by_label("the picture <b>mine.png").evaluate(
         "one => [...one.getContext('2d').getImageData(5, 5, 1, 1).data]"
     )
     assert first == [255, 0, 0, 255]
     (tmp_path / "no.png").write_text("no picture")
-    page.get_by_label("A picture of your own").set_input_files(tmp_path / "no.png")
+    page.get_by_label("Your own picture").set_input_files(tmp_path / "no.png")
     expect(page.locator(".trouble")).to_contain_text("cannot be read as a picture")
     facts = clip / "run.json"
     assert json.loads(facts.read_text())["test_scored"] == 1, "by training alone: nobody has looked at test here"
@@ -222,7 +223,7 @@ def test_one_thing_is_changed_and_its_mistakes_are_said_while_typing(page, bench
         page.get_by_label("model.width", exact=True).fill("15")
         expect(page.locator(".wrong")).to_contain_text("width 15 is not divisible by 2 heads")
         expect(page.locator(".bad-value")).not_to_have_count(0)
-        assert page.get_by_role("button", name="Run it against the original").is_disabled()
+        assert page.get_by_role("button", name="Compare with the original").is_disabled()
         page.get_by_label("model.width", exact=True).fill("16")
         expect(page.locator(".wrong")).to_be_empty()
         expect(page.locator(".takes")).to_contain_text("parameters")
@@ -231,21 +232,23 @@ def test_one_thing_is_changed_and_its_mistakes_are_said_while_typing(page, bench
         expect(page.get_by_label("model.positions", exact=True)).to_have_value("alibi")
         expect(page.locator(".differs")).to_contain_text("model.positions.kind")
         page.get_by_label("How many seeds").fill("3")
-        page.get_by_role("button", name="Run it against the original").click()
+        page.get_by_role("button", name="Compare with the original").click()
         expect(page.get_by_role("link", name="studies/one-alibi")).to_be_visible()
     assert started == [["study", "run", "studies/one-alibi.yaml", "--studies", "studies"]]
     assert "seeds: 3" in (bench.folder / "studies" / "one-alibi.yaml").read_text()
 
 
 @pytest.mark.slow
-def test_a_change_is_run_against_the_original_and_there_is_a_verdict(page, workshop):
+def test_a_change_is_run_against_the_original_and_there_is_a_verdict(page, bench, workshop):
     with cache_in(workshop.cache):
         page.goto("/change?run=runs/one&set=model.width%3D32")
-        page.get_by_label("Its name").fill("wider")
+        page.get_by_label("Name of the run or study").fill("wider")
         page.get_by_label("How many seeds").fill("2")
-        page.get_by_role("button", name="Run it against the original").click()
+        page.get_by_role("button", name="Compare with the original").click()
         expect(page.locator(".started .verdict")).to_contain_text("width-32", timeout=240_000)
         expect(page.locator(".started")).to_contain_text("4 of 4 runs have ended", timeout=240_000)
+        while any(job["running"] for job in bench.jobs.all()):  # it still writes its report
+            time.sleep(0.1)
 
 
 # --- solve -----------------------------------------------------------------------------------------------------------
@@ -277,7 +280,7 @@ def test_keys_are_dragged_and_the_answer_follows(page):
 
 def test_a_key_a_convolution_and_a_matrix(page):
     page.goto("/solve/key?key=2")
-    expect(page.locator(".verdict")).to_contain_text("There is a key that does it")
+    expect(page.locator(".verdict")).to_contain_text("There is such a key")
     page.get_by_role("link", name="A convolution").click()
     page.get_by_label("Taps").fill("1, 0, -1")
     expect(page.locator(".matrix")).to_have_count(2)  # the negative tap has a head of its own

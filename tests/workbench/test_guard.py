@@ -29,7 +29,7 @@ def test_without_the_token_nothing_is_answered(bench, token):
 def test_a_person_without_the_token_reads_what_to_do(bench):
     browser = asker(bench, None)
     browser.headers["accept"] = "text/html,application/xhtml+xml,*/*;q=0.8"
-    for path, said in (("/run/runs/one", "token alone"), ("/?token=wrong", "not this workbench's")):
+    for path, said in (("/run/runs/one", "token alone"), ("/?token=wrong", "This token is wrong")):
         answer = browser.get(path)
         assert answer.status_code == 401 and answer.headers["content-type"].startswith("text/html")
         assert "headway open" in answer.text and said in answer.text and "set-cookie" not in answer.headers

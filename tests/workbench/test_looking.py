@@ -135,7 +135,7 @@ def test_a_recurrence_says_that_it_has_no_maps_and_shows_its_losses(folder):
         ("map", {"text": SENTENCE, "stack": "self", "layer": 9, "head": 0}, "no attention in layer 9"),
         ("map", {"text": SENTENCE, "stack": "cross", "layer": 0, "head": 0}, "no maps of 'cross'"),
         ("losses", {"text": SENTENCE, "off": [["self", 0, 5]]}, "no head 5"),
-        ("classify", {"text": SENTENCE}, "asked of classifiers"),
+        ("classify", {"text": SENTENCE}, "only possible with classifiers"),
         ("match", {"text": SENTENCE, "image": "/etc/passwd"}, "pictures and captions"),
     ],
 )
@@ -146,7 +146,12 @@ def test_mistakes_are_said(folder, question, given, words):
 
 @pytest.mark.parametrize(
     ("picture", "words"),
-    [("é", "not in base64"), ("bm8gcGljdHVyZQ==", "none of PNG"), ("", "is empty"), ("iVBORw0KGgo=", "cannot be read")],
+    [
+        ("é", "not valid base64"),
+        ("bm8gcGljdHVyZQ==", "not one of PNG"),
+        ("", "is empty"),
+        ("iVBORw0KGgo=", "cannot be read"),
+    ],
 )
 def test_what_is_brought_and_is_no_picture(picture, words):
     with pytest.raises(UserError, match=words):

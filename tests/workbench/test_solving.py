@@ -51,13 +51,13 @@ def test_a_convolution_looks_where_its_taps_say(client):
 @pytest.mark.parametrize(
     ("path", "asked", "words"),
     [
-        ("query", {"keys": [[1, 0], [0, 1]], "wanted": [0, 0]}, "not all of them zero"),
+        ("query", {"keys": [[1, 0], [0, 1]], "wanted": [0, 0]}, "not all zero"),
         ("query", {"keys": [[1, 0], [0]], "wanted": [1, 0]}, ""),
         ("query", {"keys": [[1, 0]], "wanted": [1, 2, 3]}, ""),
         ("query", {"keys": [], "wanted": []}, "keys"),
         ("construction", {"what": "convolutoin", "taps": [1]}, "did you mean 'convolution'"),
         ("construction", {"what": "convolution", "taps": [1, 2]}, "no middle"),
-        ("matrix", {"weights": [[1, 0], [0]]}, "one length"),
+        ("matrix", {"weights": [[1, 0], [0]]}, "different lengths"),
         ("matrix", {"weights": [[0.7, 0.7], [0.2, 0.8]]}, "query 0"),
     ],
 )

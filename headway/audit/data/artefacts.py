@@ -1,7 +1,8 @@
-"""Audits of artefacts: what tells the class of a row without being what the row says.
+"""Audits of artefacts: features that predict the class of a row without being its content.
 
-A sign that one class has (signs.py), rows cut at another length, a number that counts the rows: a model finds it in an
-hour, gets a splendid score, and has learnt nothing. Each audit asks what one such thing predicts, beside chance.
+A sign that one class has (signs.py), rows cut at another length, a number that counts the rows: a model finds such a
+feature quickly, gets an excellent score, and has learnt nothing useful. Each audit measures how well one kind of
+feature predicts the class, compared with chance.
 """
 
 import math
@@ -44,35 +45,35 @@ def numbers_of(row: str) -> list[float]:
 
 @audit("data")
 def told_without_reading(data: RowSet) -> Outcome:
-    """How long a row is, and other numbers that need no reading, do not tell its class.
+    """The length of a row, and other surface statistics, do not predict its class.
 
-    Such numbers are the letters and words of a row, letters per word, the shares of capitals, punctuation and digits,
-    and the number it begins or ends with. Each is cut into ten bins. For every class, the bins that are more typical of
-    it than of the others are learnt on one half of train and tried on the other. The number is the share of a class's
-    rows that are in these bins, less the share of other rows: chance is 0, certainty 1. Honest sets have up to 0.35
-    (docstrings of `multiprocessing` are short). By the lower end of its interval, 0.4 is a warning and 0.65 a failure,
-    unless labels that are dealt anew do nearly as well: rows of a class were cut, cleaned or numbered in a way of their
-    own. Treat all rows alike.
+    The statistics are the numbers of characters and words, characters per word, the shares of capitals, punctuation and
+    digits, and the number a row begins or ends with. Each is divided into ten bins. For every class, the bins that are
+    more typical of it than of the others are learnt on one half of train and tested on the other. The number is the
+    share of a class's rows in these bins minus the share of other rows: chance is 0, certainty 1. Honest data sets have
+    up to 0.35 (docstrings of `multiprocessing` are short). By the lower end of its interval, 0.4 is a warning and 0.65
+    a failure, unless shuffled labels do nearly as well. Then the rows of a class were cut, cleaned or numbered
+    differently. Treat all rows alike.
     """
     rows, labels, classes = train_of(data)
     rng = np.random.default_rng(0)
     order = rng.permutation(len(rows))
     values, labels = np.array([numbers_of(rows[k]) for k in order]), labels[order]
-    told = np.array([_told(column, labels, len(classes)) for column in values.T])
-    number, name = np.unravel_index(told.argmax(), told.shape)
-    share = max(float(told[number, name]), 0.0)
+    excess = np.array([_excess(column, labels, len(classes)) for column in values.T])
+    number, name = np.unravel_index(excess.argmax(), excess.shape)
+    share = max(float(excess[number, name]), 0.0)
     column, mine = values[:, number], labels == name
     sentence = f"{NUMBERS[number]} is typical of class '{classes[name]}' in {share:.0%} more of its rows than of others"
-    surely = share - 0.82 / math.sqrt(mine.sum())  # 1.64 standard errors of a share about a half
-    by_chance = max(_told(column, rng.permutation(labels), len(classes)).max() for _ in range(10))
+    surely = share - 0.82 / math.sqrt(mine.sum())  # 1.64 standard errors of a share near one half
+    by_chance = max(_excess(column, rng.permutation(labels), len(classes)).max() for _ in range(10))
     if surely < 0.4 or share < by_chance + 0.1:
         return passed(share, sentence)
     sentence += f" (its median is {np.median(column[mine]):.3g}, that of others {np.median(column[~mine]):.3g})"
     return (failed if surely >= 0.65 else warned)(share, sentence)
 
 
-def _told(values: np.ndarray, labels: Labels, classes: int) -> np.ndarray:
-    """By class: in how many more of its rows than of others the number is one that is typical of it."""
+def _excess(values: np.ndarray, labels: Labels, classes: int) -> np.ndarray:
+    """For each class, the share of its rows minus the share of others whose value is in a bin typical of it."""
     typical = np.zeros((len(labels), classes), np.bool_)
     of_class = np.eye(classes)[labels]
     for half in (0, 1):
@@ -92,13 +93,13 @@ def _told(values: np.ndarray, labels: Labels, classes: int) -> np.ndarray:
 
 @audit("data")
 def row_order(data: RowSet) -> Outcome:
-    """No stretch of an otherwise mixed split is of one class.
+    """No long run of rows in an otherwise mixed split has the same class.
 
-    Files that are sorted by class are common and do no harm here, because the rows of train are shuffled anew in every
-    epoch and scores do not know of order; where rows are taken from the beginning of such a file, only some classes are
-    left. This is said, and passes. But a long run of one class among rows that are mixed was put there: rows that were
-    appended, copied, or labelled by mistake. The number is the longest run; it is a warning where chance would make one
-    as long in fewer than 1 of 10,000 files. Look at these rows.
+    Files that are sorted by class are common and do no harm here, because the rows of train are shuffled in every epoch
+    and scores do not depend on order; but taking only the first rows of such a file would leave out classes. The audit
+    then passes and says so. But a long run of one class among rows that are mixed was put there: rows that were
+    appended, copied, or labelled by mistake. The number is the longest run; it is a warning if chance would make one as
+    long in fewer than 1 of 10,000 files. Look at these rows.
     """
     data.needs_labels()
     worst: Outcome | None = None
@@ -113,21 +114,21 @@ def row_order(data: RowSet) -> Outcome:
         if len(ends) - 1 < 0.8 * (1 - (share**2).sum()) * (len(labels) - 1):
             said.append(split)
             continue
-        # How many runs as long as this chance would make.
+        # The expected number of runs this long by chance.
         expected = len(labels) * share[numbers[ends]] ** lengths
         run = int(expected.argmin())
         if expected[run] < 1e-4 and worst is None:
             first, last, name = ends[run] - lengths[run] + 2, ends[run] + 1, labels[ends[run]]
             worst = warned(
                 float(lengths[run]),
-                f"rows {first:,} to {last:,} of {split} are all of class '{name}', where the others are mixed: "
-                "were they put there?",
+                f"rows {first:,} to {last:,} of {split} are all of class '{name}', while the other rows are mixed: "
+                "look at them",
             )
     if worst is not None:
         return worst
     if said:
         return passed(
-            None, f"the rows of {listed(said)} are sorted by class: take none from the beginning, but shuffled"
+            None, f"the rows of {listed(said)} are sorted by class: if you use only some of them, shuffle first"
         )
     return passed(None, "no split is sorted by class")
 

@@ -1,5 +1,5 @@
-"""Audits of what training reads, batch by batch: is it the train split, all of it, and does each text come with its own
-label?"""
+"""Audits of the batches that training reads: are they from the train split, from all of it, and does each text have its
+own label?"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,20 @@ from headway.audit.audit import Audit, Outcome, audit, failed, passed
 from headway.data.labelled.dataset import Texts
 
 ROWS, FEW_ROWS = 96, 12
-"""That are looked up in train, in all and of one step; fewer in a text so long that each takes a tenth of a second."""
+"""How many rows are looked up in train in total, and per step (fewer in a text so long that each takes 0.1 seconds)."""
 LONG = 20_000_000
 """Tokens."""
 COUNTED = 1_000_000
-"""So many tokens tell which are rare."""
+"""How many tokens are counted to find out which are rare."""
 BORDERS = 4000
-"""Between steps, that are looked at where rows go on: all of a pass over most texts, in less than a second."""
+"""How many transitions between steps are checked where rows carry a state: all of an epoch for most texts, in less than
+a second."""
 CHANCE = 1e-6
-"""So rarely may rows that are drawn from everywhere seem not to be."""
+"""Maximum probability of a false alarm for randomly drawn rows."""
 
 
 class Place(NamedTuple):
-    """Where in train a row is: the first such place and the last."""
+    """The first and the last position in train where a row is found."""
 
     first: int
     last: int
@@ -32,18 +33,18 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReadInTraining:
-    """What training reads at each step, and where in train to find it."""
+    """What training reads at each step, and how to find it in train."""
 
     sampler: Any
-    """Of one replica."""
+    """A sampler of one replica."""
     find: Callable[[Any], list[Place | None]]
-    """The rows of a batch; None = nowhere."""
+    """Finds the rows of a batch; None for those not found."""
     everywhere: Sequence[Place]
-    """Rows from all over train, evenly spread; none, where steps do not draw from all of it alike."""
+    """Rows evenly spaced over train; empty if steps do not draw from all of it uniformly."""
     size: str
-    """Of train, in words."""
+    """The size of train, as a phrase."""
     drawn: bool
-    """Whether rows are drawn anew, so that no two steps have the same."""
+    """Whether rows are drawn at random, so that no two steps have the same."""
     goes_on: bool
     """Whether each row continues the same row of the step before."""
 
@@ -53,7 +54,7 @@ class ReadInTraining:
 
     @property
     def steps(self) -> list[int]:
-        """The first ones, the last and the first of the next pass; and some between them."""
+        """The steps to check: the first ones, the last of the epoch, the first of the next, and some between."""
         enough = max(2, ROWS // self.sampler.at(0).inputs.shape[1])
         between = np.linspace(0, max(self.epoch, enough) - 1, enough).astype(int).tolist()
         return sorted({0, 1, 2, self.epoch - 1, self.epoch, *between})
@@ -61,16 +62,15 @@ class ReadInTraining:
 
 @audit("data")
 def batches(reading: ReadInTraining) -> Outcome:
-    """Training reads its split: rows of train, from all of it, at every step others, which go on where they should.
+    """Training reads the train split: rows from all of it, others at every step, continued where they should be.
 
-    Some steps are looked at: the first, the last of a pass over the text, the first of the next, and some between. Each
-    row, with the target of its last token, must stand in train; one that does not is a failure. Rows that are drawn
-    must come from all of train (that they all come from so small a part of it may happen by chance once in a million
-    runs), and no two steps may have the same. Of rows that carry a state, each must begin with the token that the row
-    before ended with, and no row's state may be thrown away, but where a pass over the text begins anew: this is asked
-    of every step of a pass, or of thousands. When it fails, look at which split the sampler is given, at what it does
-    with the step and the epoch, and at how a text is cut into streams: a model that was trained on what it is scored
-    on, or on one batch, has a loss that looks fine.
+    Some steps are checked: the first, the last of an epoch, the first of the next, and some between. Each row, with the
+    target of its last token, must be found in train; one that is not is a failure. Randomly drawn rows must come from
+    all of train (the probability of a false alarm is one in a million), and no two steps may have the same. Where rows
+    carry a state, each must begin with the token that the row before ended with, and no state may be dropped except at
+    the start of an epoch; this is checked at every step of an epoch, or at thousands. If it fails, look at which split
+    the sampler gets, at what it does with the step and the epoch, and at how a text is cut into streams: a model that
+    was trained on the split it is scored on, or on a single batch, has a loss that looks fine.
     """
     steps = reading.steps
     taken = {step: reading.sampler.at(step) for step in steps}
@@ -84,14 +84,14 @@ def batches(reading: ReadInTraining) -> Outcome:
     for where, share in _unread(reading.everywhere, known).items():
         if (1 - share) ** len(known) < CHANCE:
             sentence = f"the {where} of train ({share:.0%} of its {reading.size}) is never read"
-            return failed(share, f"{sentence}: none of {len(known)} rows that were looked up is from there")
+            return failed(share, f"{sentence}: none of the {len(known)} rows that were looked up is from there")
     whence = ", from all of it," if reading.everywhere else ""
-    return passed(0, f"{len(known)} rows of {len(steps)} steps are of train{whence} and others at every step")
+    return passed(0, f"{len(known)} rows of {len(steps)} steps are from train{whence} and different at every step")
 
 
 def _unread(everywhere: Sequence[Place], known: Sequence[Place]) -> dict[str, float]:
-    """The share of train behind all that was read, and before it. Where train says the same at several places, it may
-    have been read as early or as late as that."""
+    """The shares of train after and before everything that was read. A row that occurs several times in train may have
+    been read at its first or its last occurrence."""
     if not everywhere:
         return {}
     reached, left = max(place.first for place in known), min(place.last for place in known)
@@ -100,7 +100,7 @@ def _unread(everywhere: Sequence[Place], known: Sequence[Place]) -> dict[str, fl
 
 
 def _again(reading: ReadInTraining, taken: dict[int, Any], found: dict[int, list[Place | None]]) -> str | None:
-    """The same batch at two steps; not where rows are the same because train says the same at several places."""
+    """A problem if two steps have the same batch, unless the rows occur several times in train."""
     if not reading.drawn or reading.epoch < 2:
         return None
     before: dict[tuple[int, ...], int] = {}
@@ -114,7 +114,7 @@ def _again(reading: ReadInTraining, taken: dict[int, Any], found: dict[int, list
 
 
 def _broken_off(reading: ReadInTraining, taken: dict[int, Any]) -> str | None:
-    """Rows that should go on from those of the step before, and do not."""
+    """A problem if rows should continue those of the step before and do not."""
     if not reading.goes_on:
         return None
     every, before = -(-reading.epoch // BORDERS), (-1, None)
@@ -124,14 +124,16 @@ def _broken_off(reading: ReadInTraining, taken: dict[int, Any]) -> str | None:
         last = before[1] if before[0] == step - 1 else reading.sampler.at(step - 1)
         before = step, (here := reading.sampler.at(step))
         if not _go_on(last, here):
-            return f"the rows of step {step + 1:,} do not begin where those of step {step:,} end: a state would be lost"
+            return (
+                f"the rows of step {step + 1:,} do not begin where those of step {step:,} end, so a state would be lost"
+            )
         if bool(here.begins.any()):
             which = "" if bool(here.begins.all()) else "some of "
-            return f"{which}the rows of step {step + 1:,} go on, but begin with no state: it is not carried to the end"
+            return f"{which}the rows of step {step + 1:,} continue, but start without a state: it is dropped too early"
     for step in (step for step in taken if step and step % reading.epoch == 0):
-        goes_on = step - 1 not in taken or _go_on(taken[step - 1], taken[step])  # who did not look says so
+        goes_on = step - 1 not in taken or _go_on(taken[step - 1], taken[step])  # unchecked counts as continued
         if not bool(taken[step].begins.all()) and not goes_on:
-            return f"step {step + 1:,} begins to read anew, but its rows go on from a state that is not theirs"
+            return f"step {step + 1:,} starts a new epoch, but its rows continue from a state that is not theirs"
     return None
 
 
@@ -141,25 +143,25 @@ def _go_on(last: Any, here: Any) -> bool:
 
 
 class TextPlaces:
-    """Rows of a batch, each with the target of its last token, in running text."""
+    """Finds rows of a batch, each with the target of its last token, in running text."""
 
     def __init__(self, ids: np.ndarray):
         self.ids, self.few = ids, FEW_ROWS if len(ids) <= LONG else 2
         self.kinds, self.counts = np.unique(ids[:COUNTED], return_counts=True)
 
     def __call__(self, batch: Any) -> list[Place | None]:
-        """Some of them, from the first row to the last: where rows are streams, the end of the text is in the last."""
+        """Look up some rows, from the first to the last: in streams, the end of the text is in the last row."""
         rows = torch.cat((batch.inputs[0], batch.targets[0, :, -1:]), 1).cpu().numpy().astype(self.ids.dtype)
         some = np.linspace(0, len(rows) - 1, min(self.few, len(rows))).round().astype(int)
         return [self._find(rows[k]) for k in some]
 
     def everywhere(self, length: int) -> list[Place]:
-        """Rows of so many tokens, from all over the text."""
+        """Rows of so many tokens, evenly spaced over the text."""
         begins = np.linspace(0, len(self.ids) - length, min(ROWS, 8 * self.few)).astype(int)
         return [place for at in begins if (place := self._find(self.ids[at : at + length])) is not None]
 
     def _find(self, row: np.ndarray) -> Place | None:
-        """Looked for where its rarest tokens stand; there the text is compared, from its beginning and from its end."""
+        """Search at the positions of the row's rarest tokens, and compare there from the first and from the last."""
         last = len(self.ids) - len(row)
         if last < 0:
             return None
@@ -167,7 +169,7 @@ class TextPlaces:
         begins = np.flatnonzero(self.ids[rarest : rarest + last + 1] == row[rarest])
         for k in rare:
             if len(begins) == 0 or all(self._stands(row, int(begins[end])) for end in (0, -1)):
-                break  # (text that says the same all over would be compared all over)
+                break  # stop narrowing; a highly repetitive text would be compared everywhere
             begins = begins[self.ids[begins + k] == row[k]]
         standing = (at for at in begins.tolist() if self._stands(row, at))
         if (first := next(standing, None)) is None:
@@ -175,7 +177,7 @@ class TextPlaces:
         return Place(first, next(at for at in begins[::-1].tolist() if self._stands(row, at)))
 
     def _rarest_first(self, row: np.ndarray) -> np.ndarray:
-        """The places of its tokens, by how often each was counted; of those that are alike, the first is first."""
+        """The positions in the row, sorted by how rare their token is in the text; ties keep their order."""
         kind = np.searchsorted(self.kinds, row).clip(max=len(self.kinds) - 1)
         return np.argsort(np.where(self.kinds[kind] == row, self.counts[kind], 0), kind="stable")
 
@@ -184,7 +186,7 @@ class TextPlaces:
 
 
 class RowPlaces:
-    """Rows of a batch, among texts that are cut as training cuts them."""
+    """Finds rows of a batch among texts that are cut as training cuts them."""
 
     def __init__(self, texts: Texts, context: int):
         table, lengths = texts.padded(context)
@@ -200,23 +202,23 @@ class RowPlaces:
 
 @dataclass(frozen=True, eq=False)
 class LabelledBatches:
-    """Some batches of a training, and the texts they were made from."""
+    """Some training batches, and the texts they were made from."""
 
     batches: Sequence[Any]
     """`RowBatch`es: inputs [R, B, T], real, targets [R, B]."""
     train: Texts
     context: int
-    """Texts are cut after so many tokens."""
+    """Maximum number of tokens of a text; longer ones are cut."""
 
 
 @audit("data")
 def labels(given: LabelledBatches) -> Outcome:
-    """Every text of a batch comes with a label that it has in the train split.
+    """Every text in a batch has a label that it has in the train split.
 
     The tokens of each row are looked up among the train texts, cut as training cuts them, and the row's target must be
-    among the labels found there. A single row that differs is a failure. Labels that are shifted by a row, sorted apart
-    from their texts or read from another column train quietly: the model learns how frequent the classes are, and the
-    texts by heart. When it fails, look at what orders the rows
+    among the labels found there. A single row that differs is a failure. If labels are shifted by a row, sorted
+    separately from their texts, or read from another column, training raises no error: the model learns class
+    frequencies, and memorises the texts. If it fails, look at the code that orders the rows
     (headway/data/labelled/batches.py) and at data.label.
     """
     table, lengths = given.train.padded(given.context)

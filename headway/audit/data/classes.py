@@ -1,4 +1,4 @@
-"""Audits of labels: is there enough of every class, and is what the labels say consistent?"""
+"""Audits of labels: are there enough rows of every class, and are the labels consistent?"""
 
 import math
 from collections import Counter, defaultdict
@@ -14,9 +14,9 @@ from headway.audit.data.row_set import RowSet, listed, shortened
 def conflicting_labels(data: RowSet) -> Outcome:
     """The same text has the same label everywhere.
 
-    Texts are compared normalised, over all splits. Of rows that say the same and are labelled differently no classifier
-    can get all right. A share of 0.5 % or more is a warning and of 5 % a failure: by then labels are wrong, or the
-    label depends on something that is not in the text.
+    Texts are compared normalised, over all splits. No classifier can get all rows right that have the same text and
+    different labels. A share of 0.5 % of such rows is a warning and 5 % a failure: then labels are wrong, or the label
+    depends on something that is not in the text.
     """
     data.needs_labels()
     of_text: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -40,15 +40,14 @@ def conflicting_labels(data: RowSet) -> Outcome:
 
 @audit("data")
 def class_balance(data: RowSet) -> Outcome:
-    """Every class has rows to learn from and rows to be tested on, and no class is nearly everything.
+    """Every class has enough rows in train and in held-out splits, and no class is nearly everything.
 
-    Fails if there is one class only, if a class has no row in train (it can never be answered), or if two classes have
-    names that differ in blanks alone. Warns if they differ in case alone (one class in two spellings?), if a class has
-    fewer than 10 rows in train or fewer than 5 in a held-out split (its recall is then a matter of one or two rows), if
-    the commonest class is more than 80 % of a held-out split (accuracy then says little: look at recall by class), or
-    if the classes of a held-out split are differently distributed: more than 10 % of the rows would have to change
-    class, and chance alone would make that of fewer than 1 set in 1000. The number is the commonest class's share in
-    train.
+    Fails if there is only one class, if a class has no row in train (so it cannot be learnt), or if two class names
+    differ in white space alone. Warns if two names differ in case alone (one class in two spellings?), if a class has
+    fewer than 10 rows in train or fewer than 5 in a held-out split (its recall then depends on one or two rows), if the
+    commonest class is more than 80 % of a held-out split (accuracy then says little: look at recall by class), or if
+    the class distribution of a held-out split differs: more than 10 % of the rows would have to change class, with
+    probability below 1 in 1000 by chance. The number is the commonest class's share in train.
     """
     data.needs_labels()
     counts = {split: Counter(labels) for split, labels in data.labels.items() if labels}
@@ -57,10 +56,10 @@ def class_balance(data: RowSet) -> Outcome:
     (commonest, times), *_ = train.most_common(1)
     share = times / train.total()
     if len(classes) == 1:
-        return failed(share, f"there is one class only, '{classes[0]}': there is nothing to tell apart")
+        return failed(share, f"there is only one class, '{classes[0]}', so there is nothing to classify")
     if missing := [name for name in classes if not train[name]]:
         tested = sum(counts[s][name] for s in counts for name in missing)
-        held = f", but {tested:,} rows of other splits" if tested else " in any split"
+        held = f", but {tested:,} rows in other splits" if tested else " or in any other split"
         return failed(share, f"{_classes(missing)} {_have(missing)} no row in train{held}")
     spellings: defaultdict[str, list[str]] = defaultdict(list)
     for name in classes:
@@ -68,7 +67,7 @@ def class_balance(data: RowSet) -> Outcome:
     if twice := next((names for names in spellings.values() if len(names) > 1), None):
         is_case = len({" ".join(name.split()) for name in twice}) == len(twice)  # 'a' and 'A' may be meant
         sentence = f"{listed([repr(name) for name in twice])} are counted as different classes"
-        return (warned if is_case else failed)(share, f"{sentence}: are they?")
+        return (warned if is_case else failed)(share, f"{sentence}: are they meant to be?")
     complaints = []
     for split, count in counts.items():
         fewest = 10 if split == "train" else 5
@@ -80,7 +79,9 @@ def class_balance(data: RowSet) -> Outcome:
         if held / count.total() > 0.8:
             complaints.append(f"{held / count.total():.0%} of {split} is {_classes([most])}")
         if (moved := _moved(train, count, classes)) > 0.1:
-            complaints.append(f"{split} is distributed differently: {moved:.0%} of its rows would have to change class")
+            complaints.append(
+                f"{split} has another class distribution: {moved:.0%} of its rows would have to change class"
+            )
     if complaints:
         return warned(share, "; ".join(complaints))
     return passed(share, f"{len(classes)} classes, the commonest '{commonest}' with {share:.1%} of train")
@@ -92,7 +93,7 @@ def _moved(train: Counter[str], held: Counter[str], classes: Sequence[str]) -> f
     together = (a + b) / (a + b).sum()
     statistic = sum(((part - part.sum() * together) ** 2 / (part.sum() * together)).sum() for part in (a, b))
     freedom = len(classes) - 1
-    # The 99.9 % point, by Wilson and Hilferty's cube root: within 1 % of the exact one for 2 classes and more.
+    # The 99.9 % quantile by the Wilson–Hilferty approximation: within 1 % of the exact one for 2 classes and more.
     limit = freedom * (1 - 2 / (9 * freedom) + 3.0902 * math.sqrt(2 / (9 * freedom))) ** 3
     return float(np.abs(a / a.sum() - b / b.sum()).sum() / 2) if statistic > limit else 0.0
 

@@ -1,8 +1,9 @@
-"""An audit of wrong labels: of the rows that a simple model is surest of, how many have another label?
+"""An audit of wrong labels: how many labels does a simple model contradict among the rows it is most confident of?
 
-A model is wrong about many rows for want of knowledge, and then it is not sure. What it is sure of and wrong about is
-either an exception or a wrong label, and of labels that were flipped at random it contradicts the same share however
-sure it is. That is the idea of confident learning (Northcutt and others 2021, https://arxiv.org/abs/1911.00068).
+A model is wrong about many rows because it knows too little, but then it is not confident. A row on which it is
+confident and wrong is either an exception or has a wrong label; and if labels were flipped at random, the share of
+contradictions does not fall with confidence. That is the idea of confident learning (Northcutt and others 2021,
+https://arxiv.org/abs/1911.00068).
 """
 
 import math
@@ -22,11 +23,11 @@ FEWEST_TO_LEARN_FROM = 200
 
 
 class Contradicted(NamedTuple):
-    """Labels of one split that the model contradicts."""
+    """The labels of one split, and the model's answers to compare them with."""
 
     split: str
     rows: np.ndarray
-    """Which rows of the split were asked about: each text once, and none that train has."""
+    """Which rows of the split were used: each text once, and none that is in train."""
     answers: np.ndarray
     labels: np.ndarray
 
@@ -36,25 +37,25 @@ class Contradicted(NamedTuple):
 
     @property
     def surest(self) -> np.ndarray:
-        """Places in `rows`, the surest last: by the lead of the first answer over the second."""
+        """Indices into `rows`, the most confident last: by the margin of the first answer over the second."""
         ordered = np.sort(self.answers, 1)
         return np.argsort(ordered[:, -1] - ordered[:, -2], kind="stable")
 
     def among(self, share: float) -> tuple[int, int]:
-        """How many of the surest rows are contradicted, and how many those are."""
+        """Among this share of the most confident rows: how many are contradicted, and how many rows these are."""
         some = self.surest[-max(int(len(self.rows) * share), 1) :]
         return int(self.wrong[some].sum()), len(some)
 
     def knows(self, errors: float = 3.0) -> bool:
-        """What it is surest of is right more often than the commonest class, by so many standard errors."""
+        """Whether the most confident answers beat the commonest class by so many standard errors."""
         commonest = np.bincount(self.labels).max() / len(self.labels)
         wrong, n = self.among(0.2)
         return 1 - wrong / n > commonest + errors * math.sqrt(commonest * (1 - commonest) / n)
 
     def flipped(self) -> tuple[float, float]:
-        """Between what shares the labels may have been flipped, with 95 % confidence: if r of them were, a model is not
-        contradicted less often than by r, however sure it is. How often it is right grows with the lead of the first
-        answer over the second as in logistic regression; the slope is fitted, and r by its profile likelihood."""
+        """A 95 % confidence interval of the share of flipped labels. If a share r is flipped, the model is contradicted
+        at least as often as r, however confident it is. Its accuracy is modelled as a logistic function of the margin
+        between the first and the second answer; the slope is fitted, and r by its profile likelihood."""
         ordered, classes = np.sort(self.answers, 1), self.answers.shape[1]
         bins = np.array_split(self.surest, min(40, max(len(self.rows) // 10, 1)))
         lead = ordered[:, -1] - ordered[:, -2]
@@ -71,29 +72,28 @@ class Contradicted(NamedTuple):
 
 @audit("data")
 def doubtful_labels(data: RowSet) -> Outcome:
-    """A model of words does not contradict labels that it should be sure of.
+    """A model of words does not contradict labels that it is confident of.
 
-    Ridge regression on the words of a row says what its label would be (rows of train are left out of the fit, one by
-    one). The number is the largest share of contradicted labels among the surest fifth of a split, with its 95 %
+    Ridge regression on the words of a row predicts its label (rows of train are left out of the fit, one by one). The
+    number is the largest share of contradicted labels among the most confident fifth of a split, with its 95 %
     interval; where labels are flipped at random, it is the share of flipped ones and somewhat more. Clean film reviews
-    have 7 %, speeches by three presidents 14 %, docstrings 0 to 3 %. It is a warning
+    have 7 %, speeches by three presidents 14 %, docstrings 0 to 3 %.
 
-    - if in train, by the lower end of an interval, more than 9.5 % of the surest twentieth or 30 % of the surest fifth
-      are contradicted, or more than 8 % of the labels flipped, as far as the contradictions do not become fewer the
-      surer the model is: as many labels are wrong, or the classes are not in the words;
-    - if one split has more than another by more than chance (1 in 10,000) and by 5 points: the labels of this split
-      were made in another way. By 15 points, at the lower end of the interval, it is a failure;
-
-    and a failure if the words of train tell nothing about its labels, while those of a held-out split do: labels of
-    train went to other rows. What this cannot tell is a hard task from one with wrong labels, where all splits are
-    alike and few rows are sure; look at the rows that are named. Where a model of words knows nothing, it contradicts
+    It is a warning if in train, by the lower end of an interval, more than 9.5 % of the most confident twentieth or
+    30 % of the most confident fifth are contradicted, or more than 8 % of the labels are estimated to be flipped,
+    because contradictions do not become fewer with confidence: so many labels are wrong, or words do not tell the
+    classes. It is also a warning if one split has more than another by more than chance (1 in 10,000) and by 5 points:
+    the labels of this split were made in another way. By 15 points, at the lower end of the interval, it is a failure.
+    It is also a failure if the words of train tell nothing about its labels, while those of a held-out split do: labels
+    of train were assigned to other rows. The audit cannot tell a hard task from one with wrong labels if all splits are
+    alike and few rows are confident; look at the rows that are named. If a model of words knows nothing, it contradicts
     nothing, and this audit does not apply.
     """
     data.needs_labels()
     classes = sorted({label for labels in data.labels.values() for label in labels})
     train = _distinct(data, "train", set())
     if len(train) < FEWEST_TO_LEARN_FROM or len(classes) < 2:
-        raise DoesNotApply(f"train has fewer than {FEWEST_TO_LEARN_FROM} different rows, or one class only")
+        raise DoesNotApply(f"train has fewer than {FEWEST_TO_LEARN_FROM} different rows, or only one class")
     numbers = {split: np.array([classes.index(label) for label in labels]) for split, labels in data.labels.items()}
     model = WordModel.fit(_texts(data, "train", train), numbers["train"][train], len(classes))
     found = [Contradicted("train", train, model.left_out, numbers["train"][train])]
@@ -103,21 +103,21 @@ def doubtful_labels(data: RowSet) -> Outcome:
         if len(rows) >= FEWEST_ROWS:
             found.append(Contradicted(split, rows, model.answers(_texts(data, split, rows)), numbers[split][rows]))
     if not found[0].knows():
-        return _where_train_says_nothing(data, found[1:], len(classes), len(train))
+        return _if_train_is_unlearnable(data, found[1:], len(classes), len(train))
     wrong = {one.split: one.among(0.2) for one in found}
     worst = max(found, key=lambda one: wrong[one.split][0] / wrong[one.split][1])
     least = min(found, key=lambda one: wrong[one.split][0] / wrong[one.split][1])
     (hits, n), (fewer, of) = wrong[worst.split], wrong[least.split]
     share, (low, high) = hits / n, wilson(hits, n) or (0.0, 1.0)
     sentence = (
-        f"{hits:,} of the {n:,} labels of {worst.split} that a model of words is surest of are contradicted "
+        f"{hits:,} of the {n:,} labels of {worst.split} that a model of words is most confident of are contradicted "
         f"({share:.0%}, between {low:.0%} and {high:.0%})"
     )
     row = next((int(worst.rows[k]) for k in worst.surest[::-1] if worst.wrong[k]), None)
     if row is not None:
         answer = classes[int(worst.answers[list(worst.rows).index(row)].argmax())]
         text, label = data.rows[worst.split][row], data.labels[worst.split][row]
-        sentence += f", such as row {row + 1:,}, {shortened(text)}: '{label}', where words say '{answer}'"
+        sentence += f", such as row {row + 1:,}, {shortened(text)}: labelled '{label}', but words say '{answer}'"
     if worst is not least and share - fewer / of > 0.05 and _by_chance(hits, n, fewer, of) < 1e-4:
         upper = (wilson(fewer, of) or (0.0, 1.0))[1]
         sentence += f"; of {least.split} it is {fewer / of:.0%}: the labels of one of them were made in another way"
@@ -125,17 +125,17 @@ def doubtful_labels(data: RowSet) -> Outcome:
     flipped = found[0].flipped()
     if flipped[0] > 0.08 or _lower(found[0], 0.05) > 0.095 or _lower(found[0], 0.2) > 0.3:
         sentence += f": between {flipped[0]:.0%} and {flipped[1]:.0%} of the labels of train may be wrong"
-        return warned(share, f"{sentence}, or the classes are not in the words")
+        return warned(share, f"{sentence}, or words do not tell the classes")
     return passed(share, sentence)
 
 
 def _lower(one: Contradicted, part: float) -> float:
-    """The lower end of the share of contradicted labels among the surest, if these are enough to say."""
+    """The lower end of the interval of contradicted labels among the most confident; 0 for fewer than 40 rows."""
     wrong, n = one.among(part)
     return (wilson(wrong, n) or (0.0, 1.0))[0] if n >= 40 else 0.0
 
 
-def _where_train_says_nothing(data: RowSet, held_out: Sequence[Contradicted], classes: int, rows: int) -> Outcome:
+def _if_train_is_unlearnable(data: RowSet, held_out: Sequence[Contradicted], classes: int, rows: int) -> Outcome:
     for one in held_out:
         some = evenly(len(one.rows), rows)  # a fair comparison
         alone = one._replace(rows=one.rows[some], labels=one.labels[some])
@@ -147,7 +147,7 @@ def _where_train_says_nothing(data: RowSet, held_out: Sequence[Contradicted], cl
 
 
 def _distinct(data: RowSet, split: str, known: set[str]) -> np.ndarray:
-    """The first row of each text that says something and is not known."""
+    """The first row of each text that is not empty and not among the known ones."""
     first: dict[str, int] = {}
     for row, text in enumerate(data.normalised[split]):
         if text and text not in known:
@@ -160,7 +160,7 @@ def _texts(data: RowSet, split: str, rows: np.ndarray) -> list[str]:
 
 
 def _by_chance(hits: int, n: int, fewer: int, of: int) -> float:
-    """How likely it is that one of two equal shares is found to be that much larger (Fisher's exact test)."""
+    """The p-value of the difference between two shares (Fisher's exact test, one-sided)."""
     from scipy.stats import hypergeom
 
     return float(hypergeom.sf(hits - 1, n + of, hits + fewer, n))

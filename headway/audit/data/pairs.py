@@ -1,4 +1,4 @@
-"""Audits of pairs: do they belong together, and is what is held out new?"""
+"""Audits of translation pairs: do source and target belong together, and are held-out pairs new?"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ import numpy as np
 from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, passed, warned
 from headway.audit.data.row_set import normalise, shortened
 from headway.audit.data.two_languages import TwoLanguages
-from headway.data.pairs.alignment import STRETCH, stretches_of, where_they_differ, where_they_slip
+from headway.data.pairs.alignment import STRETCH, find_mismatch, find_shift, stretches_of
 from headway.data.pairs.filters import NAMES_AND_NUMBERS, Filters
 from headway.data.pairs.sources import TextPair
 
 HERE_AND_THERE, A_FIFTH = 0.05, 0.2
-"""Of pairs that are turned round among others: honest sets of texts and words have less than a fiftieth of them."""
+"""Thresholds for scattered swapped pairs: honest data sets of texts and words have less than 2 %."""
 SAME_IN_BOTH, ENOUGH_SHORT = 0.2, 50
-"""Of pairs of one or two words, where there are so many: honest sets have less than a tenth that are the same."""
+"""Pairs of one or two words, if there are so many: in honest data sets less than 10 % have equal sides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,15 +26,15 @@ class PairSet:
 
     pairs: Mapping[str, Sequence[tuple[str, str]]]
     one_answer: bool = False
-    """Whether each source has one right translation."""
+    """Whether each source has exactly one right translation."""
     files: Mapping[str, Sequence[tuple[str, str]]] | None = None
-    """The same before any were dropped or held out, where others may stand between them; None = none did."""
+    """The same pairs before any were dropped or held out; None if none were."""
 
     @property
     def held_out(self) -> list[str]:
         found = [split for split in self.pairs if split != "train" and self.pairs[split]]
         if not found or not self.pairs.get("train"):
-            raise DoesNotApply("there is no split beside train to compare with it")
+            raise DoesNotApply("there is no split other than train to compare with")
         return found
 
     @cached_property
@@ -46,10 +46,10 @@ class PairSet:
 def seen_pairs(data: PairSet) -> Outcome:
     """Few sources of a held-out split are in train, and few of its targets.
 
-    Both sides are compared without case, punctuation and white space. A source that train has can be answered by heart;
-    a target that train has was learnt to be written. Up to 2 % of either pass (short sentences occur twice in any
-    honest set), up to 10 % is a warning, more a failure. Where both sides of a pair are there, it is a copy, and 5 %
-    fail. Drop such pairs from train.
+    Both sides are compared ignoring case, punctuation and white space. A source that is in train can be answered from
+    memory; a target that is in train is familiar to the decoder. Up to 2 % of either pass (short sentences occur twice
+    in any honest data set), up to 10 % is a warning, more a failure. If both sides of a pair are in train, it is a
+    copy, and 5 % is a failure. Drop such pairs from train.
     """
     worst = (0.0, "")
     for split in data.held_out:
@@ -58,7 +58,7 @@ def seen_pairs(data: PairSet) -> Outcome:
         shares = [sum(row[k] in known[k] for row in rows) / len(rows) for k in (0, 1)]
         whole = set(data.normalised["train"])
         both = sum(row in whole for row in rows) / len(rows)
-        # Of pairs made by a rule, two sources may well have one target.
+        # If pairs are made by a rule, two sources may well have the same target.
         share = max(shares[0], 0 if data.one_answer else shares[1], 2 * both)
         says = (
             f"of {split}, {shares[0]:.1%} of sources, {shares[1]:.1%} of targets and {both:.1%} of pairs are in train"
@@ -70,12 +70,11 @@ def seen_pairs(data: PairSet) -> Outcome:
 
 @audit("data")
 def rows_of_text(data: PairSet) -> Outcome:
-    """The pairs that are learnt from are texts: few are metadata, empty, or longer than anybody says.
+    """The pairs of train are texts: few are metadata, empty, or too long.
 
-    Counted are pairs of train that begin with a tag on either side, as <title>; that have nothing on a side; and that
-    have more than 250 words there. One in a hundred is a warning, one in twenty a failure: what is said about a text is
-    no sentence, and its translation is often none, or the same address. data.filters drops such rows, unless it is
-    told not to.
+    Counted are pairs of train with a side that begins with a tag, such as <title>; with an empty side; and with more
+    than 250 words on a side. One in a hundred is a warning, one in twenty a failure: metadata are not sentences, and
+    their translation is often empty, or the same address. data.filters drops such rows, unless it is disabled.
     """
     filters = Filters(untranslated=False)
     pairs = data.pairs["train"]
@@ -87,19 +86,19 @@ def rows_of_text(data: PairSet) -> Outcome:
     example = next(
         pair[0] for pair, reason in zip(pairs, reasons, strict=True) if reason == counts.most_common(1)[0][0]
     )
-    told = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
-    says = f"of {len(pairs):,} pairs of train {told}, such as {shortened(example)}"
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
+    says = f"of {len(pairs):,} pairs of train {listed}, such as {shortened(example)}"
     return (failed if share > 0.05 else warned if share > 0.01 else passed)(share, says)
 
 
 @audit("data")
 def copied_targets(data: PairSet) -> Outcome:
-    """Few targets are their own source.
+    """Few targets equal their own source.
 
     Pairs of more than two words whose sides are equal but for case and punctuation were never translated. One in a
-    hundred of train is a warning, one in ten a failure: such rows teach to copy. Of one or two words many are the same
-    in two languages, names above all: these count where more than a fifth of such pairs are, and only then.
-    data.filters.untranslated drops those of more words that are equal to the letter.
+    hundred of train is a warning, one in ten a failure: such rows teach the model to copy. Pairs of one or two words
+    are often equal in two languages, names above all; they count only if more than a fifth of such pairs are equal.
+    data.filters.untranslated drops longer pairs whose sides are exactly equal.
     """
     pairs = data.normalised["train"]
     short = [pair for pair in pairs if len(pair[0].split()) <= NAMES_AND_NUMBERS]
@@ -110,17 +109,17 @@ def copied_targets(data: PairSet) -> Outcome:
     share = len(equal) / max(1, len(pairs))
     says = f"{len(equal):,} of {len(pairs):,} pairs of train are the same on both sides"
     says += f", such as {shortened(equal[0])}" if equal else ""
-    says += f"; and {len(short_equal):,} of one or two words, as names are" if short_equal else ""
+    says += f"; and {len(short_equal):,} of one or two words, as names often are" if short_equal else ""
     return (failed if share > 0.1 else warned if share > 0.01 else passed)(share, says)
 
 
 @audit("data")
 def many_targets(data: PairSet) -> Outcome:
-    """Few sources of train have several targets; where each has one right translation, none has.
+    """Few sources of train have several targets; none if each has exactly one right translation.
 
-    Several translations of one source are no fault by themselves, but where they are many the rows may be shifted, or
-    the source cut: above a fifth of the pairs it is a warning. Where data.exact says that there is one right answer,
-    one source with two is a failure.
+    Several translations of one source are no fault by themselves, but if there are many the rows may be shifted, or the
+    sources cut: above a fifth of the pairs it is a warning. If data.exact says that there is one right answer, a single
+    source with two is a failure.
     """
     pairs = data.normalised["train"]
     by_source: dict[str, set[str]] = {}
@@ -138,12 +137,12 @@ def many_targets(data: PairSet) -> Outcome:
 
 @audit("data")
 def many_sources(data: PairSet) -> Outcome:
-    """Few targets of train stand beside several sources.
+    """Few targets of train have several sources.
 
-    Different sources have the same translation now and then: in honest sets of sentences and words one pair in a
-    hundred has a target that another source has, too. Above a tenth it is a warning. The same line may have been
-    written for all that a page lacks, or each line several times in one of two files. Where sources are asked for one
-    of a few answers, or forms of a word for the word, it is as it should be.
+    Different sources have the same translation now and then: in honest data sets of sentences and words, one pair in a
+    hundred has a target that another source also has. Above a tenth it is a warning. The same line may have been
+    written for everything that was missing, or each line several times in one of two files. If the task has only a few
+    possible answers, or maps the forms of a word to the word, it is as it should be.
     """
     pairs = data.normalised["train"]
     by_target: dict[str, set[str]] = {}
@@ -151,95 +150,94 @@ def many_sources(data: PairSet) -> Outcome:
         by_target.setdefault(target, set()).add(source)
     shared = [target for _, target in pairs if target and len(by_target[target]) > 1]
     share = len(shared) / max(1, len(pairs))
-    says = f"{share:.1%} of the pairs of train have a target that stands beside other sources, too"
+    says = f"{share:.1%} of the pairs of train have a target that other sources have, too"
     if shared:
         most = max(shared, key=lambda target: len(by_target[target]))
-        says += f", {shortened(most)} beside {len(by_target[most]):,}"
+        says += f"; {shortened(most)} has {len(by_target[most]):,}"
     return (warned if share > 0.1 else passed)(share, says)
 
 
 @audit("data")
 def unlike_lengths(data: PairSet) -> Outcome:
-    """Both sides of a pair are about as long, as languages go.
+    """Source and target are of similar length, allowing for the languages.
 
-    Of each pair of train with more than ten letters, the logarithm of the ratio of lengths is set beside the middle of
-    all: pairs that are off by a factor of three hardly belong together. One in fifty is a warning, one in ten a
-    failure. Look at such rows; data.filters.ratio drops them.
+    For each pair of train with more than ten characters, the logarithm of the ratio of lengths is compared with the
+    median of all: pairs that are off by a factor of three hardly belong together. One in fifty is a warning, one in ten
+    a failure. Look at such rows; data.filters.ratio drops them.
     """
     rows = [(len(s), len(t)) for s, t in data.pairs["train"] if min(len(s), len(t)) > 0 and max(len(s), len(t)) > 10]
     if len(rows) < 20:
-        raise DoesNotApply("there are too few pairs of any length")
+        raise DoesNotApply("there are too few pairs of more than ten characters")
     ratios = np.log([t / s for s, t in rows])
     off = float((np.abs(ratios - np.median(ratios)) > np.log(3)).mean())
     usual = float(np.exp(np.median(ratios)))
-    says = f"targets have {usual:.2f} times the letters of their sources; {off:.1%} are off by three times as much"
+    says = f"targets have {usual:.2f} times the characters of their sources; {off:.1%} are off by a factor of three"
     return (failed if off > 0.1 else warned if off > 0.02 else passed)(off, says)
 
 
 @audit("data")
 def line_order(data: PairSet) -> Outcome:
-    """Each source stands beside its own target, not that of a neighbour, and not any.
+    """Each source is next to its own target, not that of a neighbouring line or another one.
 
-    Lengths, signs, numbers and names tell, without knowing either language, how much two lines are alike. In up to
-    twelve stretches of every file lines as they stand must be more alike than lines up to ten rows apart. Where others
-    are, by more than a fiftieth and four standard deviations, one side has slipped, and it fails: from the row that is
-    named on, a translator learns nothing. It fails, too, where lines that belonged together so far no longer do, as
-    when half of a file was sorted. Where nothing tells anywhere that lines belong together it warns: one file is in
-    another order, or sources and targets have no more in common than questions and answers. Where lines are all alike,
-    of one length for example, it is not asked.
+    Lengths, punctuation, numbers and names show how similar two lines are, without knowing either language. In up to
+    twelve stretches of every file, lines side by side must be more similar than lines up to ten rows apart. If lines at
+    another distance are more similar, by more than 2 % and four standard deviations, one side has shifted, and it
+    fails: from the named row on, a translator learns nothing. It also fails if lines that belonged together up to a row
+    no longer do, as when half of a file was sorted. If nothing shows anywhere that lines belong together it warns: one
+    file is in another order, or sources and targets have no more in common than questions and answers. If all lines are
+    alike, of one length for example, the audit does not apply.
     """
     for split, lines in (data.files or data.pairs).items():
-        if slipped := where_they_slip(lines):
+        if slipped := find_shift(lines):
             by = slipped.by or 0
             rows = f"{abs(by)} row{'s' if abs(by) > 1 else ''} {'later' if by > 0 else 'earlier'}"
-            says = f"from about row {slipped.row:,} on, sources go with the target {rows}"
+            says = f"from about row {slipped.row:,} on, sources match the target {rows}"
             return failed(slipped.gain, f"{split}: {says}: the files are shifted")
     for split, lines in (data.files or data.pairs).items():
-        if (strange := where_they_differ(lines)) is None:
+        if (strange := find_mismatch(lines)) is None:
             continue
         if strange.row > 1:
             says = f"{split}: from about row {strange.row:,} on, sources and targets do not belong together"
             return failed(strange.gain, says)
         if not strange.gain:
-            raise DoesNotApply("in all that is compared, lines are alike, far apart and side by side")
-        return warned(strange.gain, f"{split}: nothing tells that its lines stand beside their own translations")
-    return passed(None, "lines stand beside their own translations")
+            raise DoesNotApply("lines are equally similar side by side and far apart, so nothing can be compared")
+        return warned(strange.gain, f"{split}: nothing shows that lines are next to their own translations")
+    return passed(None, "lines are next to their own translations")
 
 
 @audit("data")
 def swapped_sides(data: PairSet) -> Outcome:
     """Sources are in one language and targets in the other, in every split, from the first row to the last.
 
-    What sources are made of, and what targets, is learnt from every other of the first two thousand pairs of train, by
-    runs of three letters; where that does not tell three in four of the rest apart, it is not asked. In stretches of
-    every file the pairs are counted whose sides look the other way round, without those that are only taken for such
-    because both languages are much alike. One in ten, and more than chance explains, is a warning, every other a
-    failure: a file of the other direction was put there, or behind it. Rows that are turned round here and there among
-    others are in no stretch more than in the next. Of them it is known that both of their sides are strange at once: by
-    how much more often that happens than each side alone explains, their share of the first pairs is told; one in
-    twenty is a warning, one in five a failure. Turn those rows round.
+    Character trigrams of sources and targets are learnt from every other one of the first two thousand pairs of train;
+    if they do not tell three in four of the rest apart, the audit does not apply. In stretches of every file, pairs
+    that look swapped are counted, minus those expected by mistake because the languages are similar. More than one in
+    ten, and more than chance explains, is a warning, more than half a failure: a file of the opposite direction was
+    used, or appended. Swapped rows that are scattered among others do not stand out in any stretch. But both of their
+    sides look wrong at once, and how much more often that happens than each side alone explains gives their share of
+    the first pairs; one in twenty is a warning, one in five a failure. Swap those rows back.
     """
     files = data.files or data.pairs
     languages = TwoLanguages(files["train"])
     mixed, (share, says) = languages.mixed(), _most_turned(files, languages)
     if mixed.is_sure and mixed.share >= HERE_AND_THERE and share <= 0.5:
-        told = f"train: {mixed.share:.0%} of the pairs have their sides swapped, here and there among the others"
-        return (failed if mixed.share >= A_FIFTH else warned)(mixed.share, told)
+        sentence = f"train: {mixed.share:.0%} of the pairs have their sides swapped, scattered among the others"
+        return (failed if mixed.share >= A_FIFTH else warned)(mixed.share, sentence)
     if not languages.are_told_apart:
-        raise DoesNotApply("the letters of sources and targets do not tell them apart")
+        raise DoesNotApply("character trigrams do not tell sources and targets apart")
     if share <= 0.1:
         return passed(share, "sources are in the language of sources, and targets in that of targets")
     return (failed if share > 0.5 else warned)(share, says)
 
 
 def _most_turned(files: Mapping[str, Sequence[tuple[str, str]]], languages: TwoLanguages) -> tuple[float, str]:
-    """The largest share of a stretch that chance does not explain, and where it is."""
+    """The largest share of swapped pairs in a stretch that is not explained by chance, and where it is."""
     worst = (0.0, "")
     for split, lines in files.items() if languages.are_told_apart else ():
         for first in stretches_of(len(lines)):
             rows = lines[first : first + STRETCH]
             share, by_chance = languages.turned(rows)
-            if share > max(by_chance, 1.5 * worst[0]):  # of those that are all turned round the first
+            if share > max(by_chance, 1.5 * worst[0]):  # of several that are all swapped, the first
                 where = f"{split}: of {len(rows)} pairs from row {first + 1:,} on"
                 worst = (share, f"{where}, {share:.0%} have their sides swapped")
     return worst

@@ -1,4 +1,4 @@
-"""Rows by split as the audits of data see them: as they are, normalised, and as bags of words."""
+"""Rows by split, in the forms that the data audits compare: as they are, normalised, and as bags of words."""
 
 import re
 import unicodedata
@@ -13,24 +13,24 @@ from headway.audit.audit import DoesNotApply
 from headway.audit.data.near_copies import Bags, NearCopies, evenly, near_copies
 
 SAMPLE = 1000
-"""So many rows of train are compared with the others, to see how much alike honest rows of this kind are."""
+"""How many rows of train are compared with the rest, to see how many near copies are usual for this kind of data."""
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
-    """Rows by split, train first; labels beside them if there are any."""
+    """Rows by split, train first, and their labels if there are any."""
 
     rows: Mapping[str, Sequence[str]]
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     classes: Sequence[str] = ()
-    """The classes there should be, if they are known; else those that occur."""
+    """The classes there should be, if known; else those that occur."""
 
     @property
     def held_out(self) -> list[str]:
         found = [split for split in self.rows if split != "train" and self.rows[split]]
         if not found or not self.rows.get("train"):
-            raise DoesNotApply("there is no split beside train to compare with it")
+            raise DoesNotApply("there is no split other than train to compare with")
         return found
 
     @cached_property
@@ -39,34 +39,34 @@ class RowSet:
 
     @cached_property
     def exact(self) -> dict[str, np.ndarray]:
-        """Per held-out split: which rows are in train as they are."""
+        """Per held-out split: which rows are in train exactly as they are."""
         in_train = {row for row in self.rows["train"] if row.strip()}
         return {s: np.array([row in in_train for row in self.rows[s]], np.bool_) for s in self.held_out}
 
     @cached_property
     def alike(self) -> dict[str, np.ndarray]:
-        """Per held-out split: which rows are in train once both are normalised; rows without a word are in none."""
+        """Per held-out split: which rows are in train once both are normalised; rows without words do not count."""
         in_train = set(self.normalised["train"]) - {""}
         return {s: np.array([row in in_train for row in self.normalised[s]], np.bool_) for s in self.held_out}
 
     @cached_property
     def bags(self) -> dict[str, Bags]:
-        """The words of each normalised row."""
+        """The set of words of each normalised row."""
         numbers: dict[str, int] = {}
         return {split: Bags.of_texts(rows, numbers) for split, rows in self.normalised.items()}
 
     def near(self, split: str, among: str) -> NearCopies:
-        """Near copies of the rows of a split in another."""
+        """Near copies of the rows of one split in another."""
         return near_copies(self.bags[split], self.bags[among])
 
     def equal(self, split: str) -> float:
-        """How many other rows of the split a row has, on average, that are equal once normalised."""
+        """The mean number of other rows of the split that equal a row once normalised."""
         times = Counter(text for text in self.normalised[split] if text)
         return sum(count * (count - 1) for count in times.values()) / len(self.normalised[split])
 
     def resembling(self, split: str, rows: slice) -> float:
-        """How many others of these rows a row has, on average, that are near copies but not equal: each counts as much
-        as they share, squared."""
+        """The mean number of other rows among these that are near copies of a row but not equal; each counts by its
+        squared share of overlap."""
         texts, some = (
             self.normalised[split][rows],
             self.bags[split].some(np.arange(*rows.indices(self.bags[split].rows))),
@@ -77,8 +77,8 @@ class RowSet:
 
     @cached_property
     def usual(self) -> float:
-        """The share of train rows that have a near copy in train which is not the same text again: what is usual for
-        rows of this kind."""
+        """The share of train rows with a near copy in train that is not the same text: what is usual for this kind of
+        data."""
         train, texts = self.bags["train"], self.normalised["train"]
         some = np.array(evenly(train.rows, SAMPLE))
         near = near_copies(train.some(some), train, skip=lambda row, twin: some[row] == twin)
@@ -91,7 +91,7 @@ class RowSet:
 
 
 def normalise(row: str) -> str:
-    """The words alone: no case, no punctuation, no white space but one blank; ligatures and wide letters as usual."""
+    """The words only: case-folded, in NFKC, without punctuation, separated by single blanks."""
     return " ".join(words_of(row))
 
 
@@ -100,7 +100,7 @@ def words_of(text: str) -> list[str]:
 
 
 def shortened(row: str, letters: int = 60) -> str:
-    """A row as an example in a sentence."""
+    """A row, cut to fit as an example in a sentence."""
     row = " ".join(row.split())
     return f"“{row}”" if len(row) <= letters else f"“{row[: letters - 1].rstrip()}…”"
 

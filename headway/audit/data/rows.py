@@ -1,8 +1,8 @@
-"""Audits of data that comes in rows, with or without labels: what is in the test split that should not be there.
+"""Audits of data in rows, with or without labels: what is in the test split that should not be there.
 
-A row of the test split that is also in the train split is remembered, not understood. Rows are compared as they are,
-then without case, punctuation and white space, then by the words they share; each audit counts only what the one before
-it did not, so the three numbers add up. Held-out splits are compared with one another and with themselves as well.
+A test row that is also in the train split is remembered, not predicted. Rows are compared exactly, then ignoring case,
+punctuation and white space, then by the words they share; each audit counts only what the ones before it did not, so
+the three numbers add up. Held-out splits are also compared with each other and with themselves.
 """
 
 import math
@@ -22,7 +22,7 @@ MOST_SEEN = 0.02
 FAR_TOO_MANY = 0.05
 PIECES = 3
 TOO_ALIKE = 0.20
-"""More rows than this are worth a warning even where train has as many near copies in itself."""
+"""A larger share of near copies is a warning even if train has as many in itself."""
 
 _SPECIAL = "unk|pad|eos|bos|sos|sep|cls|mask|num|eot|s"
 _DAMAGE = re.compile("\ufffd|[ÃÂ][\u0080-\u00bf]|â€|&(?:amp|quot|lt|gt|nbsp|apos|#\\d{2,5});")
@@ -39,22 +39,22 @@ _MARKUP = re.compile(rf"""\s*(?: <(?!/?(?:{_SPECIAL})>)(?:!--|[/!?]?[a-z])[^<>]*
 def seen_rows(data: RowSet) -> Outcome:
     """No row of a held-out split is in the train split.
 
-    Rows are compared letter by letter. A row that was seen in training can turn a wrong answer into a right one, so the
-    share of such rows is the most by which they can move an accuracy. Up to min(2 %, 1/√n) they pass (1/√n is half of
-    the 95 % interval of an accuracy on n rows: less cannot be told from chance; short rows such as "no" occur twice in
-    any honest set); above 5 % the score says little about new rows, and it fails. Remove the rows from train, or give
-    the accuracy on seen and unseen rows apart, as `score` does.
+    Rows are compared character by character. A row that was seen in training can turn a wrong answer into a right one,
+    so the share of such rows bounds how much they can change an accuracy. Up to min(2 %, 1/√n) they pass (1/√n is half
+    the width of the 95 % interval of an accuracy on n rows; short rows such as "no" occur twice in any honest data
+    set). Above 5 % the score says little about new rows, and it fails. Remove the rows from train, or report the
+    accuracy on seen and unseen rows separately, as `score` does.
     """
-    return _of_shares(data, data.exact, "in train, letter by letter")
+    return _of_shares(data, data.exact, "in train, character by character")
 
 
 @audit("data")
 def seen_rows_normalised(data: RowSet) -> Outcome:
     """No row of a held-out split differs from a train row in case, punctuation, white space or Unicode form alone.
 
-    Rows that are equal as they are count in seen-rows, not here. Both sides are brought to NFKC, case-folded, and cut
-    into words; what is between words is dropped. The thresholds are those of seen-rows,
-    for a row that was only retyped is remembered as well as a copied one: drop such rows, or score them apart.
+    Both sides are converted to NFKC, case-folded, and split into words, and only the words are compared. Rows that are
+    exactly equal count in seen-rows, not here. The thresholds are those of seen-rows, because a row that was only
+    retyped is remembered as well as a copied one: drop such rows, or score them separately.
     """
     only = {split: alike & ~data.exact[split] for split, alike in data.alike.items()}
     return _of_shares(data, only, "in train but for case, punctuation or white space")
@@ -62,17 +62,17 @@ def seen_rows_normalised(data: RowSet) -> Outcome:
 
 @audit("data")
 def seen_rows_nearly(data: RowSet) -> Outcome:
-    """No row of a held-out split is nearly a train row.
+    """No row of a held-out split is a near copy of a train row.
 
-    Two rows are near copies if they share half of what the shorter one says: words count by how rare they are, and what
-    is shared must be worth 20 nats and more, so that short and common rows are not judged (near_copies.py says how).
-    Order does not matter. So rows are found that were shuffled, cut, retyped with errors, or had every third word
-    replaced. In honest sets (film reviews, talks, captions, speeches, sums) 0 to 1 % of the rows have a near copy.
-    Some kinds of text have more (docstrings: 7 %), and then rows of train have them in train, too. What that is, is
-    measured on 1000 rows of train. A share above that by 5 % of the rows is a failure, by 2 % a warning; so is more
-    than 20 % of the rows, even where train has as many, for near copies were made before the rows were split. Remove
-    the twins from train, or split by what they have in common. Rows that seen-rows or seen-rows-normalised found do not
-    count again.
+    Two rows are near copies if they share half of the content of the shorter one. Words weigh more the rarer they are,
+    and the shared words must be worth at least 20 nats, so that short and common rows are not judged (near_copies.py
+    says how). Order does not matter. So rows are found that were shuffled, cut, retyped with errors, or had every third
+    word replaced. In honest data sets (film reviews, talks, captions, speeches, sums) 0 to 1 % of the rows have a near
+    copy. Some kinds of text have more (docstrings: 7 %), and then rows of train have them in train, too; how many is
+    measured on 1000 rows of train. A share above that by 5 % of the rows is a failure, by 2 % a warning. More than 20 %
+    of the rows is a warning even where train has as many, because then near copies were made before the rows were
+    split. Remove the near copies from train, or split by what they have in common. Rows that seen-rows or
+    seen-rows-normalised found are not counted again.
     """
     near: dict[str, np.ndarray] = {}
     pairs: dict[str, Pair] = {}
@@ -87,14 +87,14 @@ def seen_rows_nearly(data: RowSet) -> Outcome:
 
 @audit("data")
 def shared_rows(data: RowSet) -> Outcome:
-    """No row of a held-out split is in another held-out split, or nearly.
+    """No row of a held-out split is in another held-out split, exactly or nearly.
 
-    What was chosen by looking at valid (the learning rate, the best checkpoint) was chosen by looking at test as well
-    if the rows are the same, and the score of test is too good by an unknown amount. Rows are compared normalised and
+    Whatever was chosen by looking at valid (the learning rate, the best checkpoint) was chosen by looking at test as
+    well if the rows are the same, and the test score is too good by an unknown amount. Rows are compared normalised and
     as near copies, with the thresholds of seen-rows-nearly. Remove them from valid.
     """
     if len(data.held_out) < 2:
-        raise DoesNotApply("there is one held-out split only")
+        raise DoesNotApply("there is only one held-out split")
     equal: dict[str, np.ndarray] = {}
     near: dict[str, np.ndarray] = {}
     pairs: dict[str, Pair] = {}
@@ -117,18 +117,18 @@ def shared_rows(data: RowSet) -> Outcome:
 
 @audit("data")
 def repeated_rows(data: RowSet) -> Outcome:
-    """The rows of a held-out split are different rows.
+    """The rows of a held-out split are different from each other.
 
-    Fifty rows eighteen times are no nine hundred: an accuracy on them is as uncertain as on fifty, and its interval is
-    four times too short. Counted are rows that are equal once normalised, and near copies by what they share. Some
-    are natural ("no" is said twice, and one manual describes two functions alike), and then train has as many; so what
-    is usual is taken off: the chance of two rows of train to be equal, and the near copies in pieces of train of the
-    same length. The number is n' / n, where n' = n / (1 + copies per row) is the number of different rows that would
-    tell as much. Below 0.8 is a warning (intervals are 12 % too short), below a half a failure. Drop the copies; until
+    Fifty rows repeated eighteen times are not nine hundred: an accuracy on them is as uncertain as on fifty, and its
+    interval is four times too short. Counted are rows that are equal once normalised, and near copies by their overlap.
+    Some are natural ("no" is said twice, and a manual describes two functions alike), and then train has as many; so
+    what is usual is subtracted: the probability that two rows of train are equal, and the near copies in pieces of
+    train of the same length. The number is n' / n, where n' = n / (1 + copies per row) is the effective number of
+    different rows. Below 0.8 is a warning (intervals are 12 % too short), below 0.5 a failure. Drop the copies; until
     then, read intervals as if there were n' rows.
 
-    Copies within train are no fault of the score, but they count as often as they occur: it is a warning if more than
-    30 % of the rows of train say again what another said.
+    Copies within train do not affect the score's validity, but they count as often as they occur: it is a warning if
+    more than 30 % of the rows of train repeat another row.
     """
     train = data.normalised.get("train", ())
     worst, share, said = "", 2.0, []
@@ -142,10 +142,10 @@ def repeated_rows(data: RowSet) -> Outcome:
         effective = 1 / (1 + max(copies, 0.0))
         if effective < share:
             worst, share = split, effective
-        said.append(f"the {n:,} rows of {split} tell as much as {effective * n:,.0f} different ones")
+        said.append(f"the {n:,} rows of {split} are effectively {effective * n:,.0f} different ones")
     again = 1 - len(set(train)) / len(train) if train else 0.0
     if again > 0.3:
-        said.append(f"{again:.0%} of the rows of train say again what another said, and count as often")
+        said.append(f"{again:.0%} of the rows of train repeat another row, and count as often")
     if not said:
         raise DoesNotApply("there are not two rows to compare")
     sentence = "; ".join(said)
@@ -158,14 +158,14 @@ def repeated_rows(data: RowSet) -> Outcome:
 
 
 Pair = tuple[int, str, int]
-"""A row, and the split and the row of its twin."""
+"""A row, and the split and index of its near copy."""
 
 
 def _of_shares(
     data: RowSet, found: dict[str, np.ndarray], what: str, pairs: Mapping[str, Pair] | None = None
 ) -> Outcome:
-    """One outcome for all held-out splits, by the one with the largest share. Where rows come in pairs that are not
-    quite the same, it is set beside what rows of train have of such."""
+    """One outcome for all held-out splits, by the one with the largest share. Near copies (`pairs`) are compared with
+    how many of them train has in itself."""
     shares = {split: float(which.mean()) for split, which in found.items()}
     worst = max(shares, key=lambda split: shares[split])
     parts = [f"{int(which.sum()):,} of {len(which):,} rows of {split}" for split, which in found.items() if which.any()]
@@ -177,7 +177,7 @@ def _of_shares(
         sentence += f" ({other} has {shortened(data.rows[other][twin])})"
     usual = data.usual if pairs and shares[worst] > 0.01 else 0.0
     if usual > 0.005:
-        sentence += f"; of the rows of train, {usual:.1%} have such a twin in train"
+        sentence += f"; of the rows of train, {usual:.1%} have a near copy in train"
     above = {s: share - usual - 2 * math.sqrt(usual / len(found[s])) for s, share in shares.items()}
     if above[worst] > FAR_TOO_MANY:
         return failed(shares[worst], sentence)
@@ -192,10 +192,10 @@ def _of_shares(
 def metadata_rows(data: RowSet) -> Outcome:
     """No row is markup, an address or JSON among rows that are text.
 
-    Such a row begins with a tag (<title>…, but not a word such as <unk>), is an address and nothing else, or begins
-    like JSON: what is left of the file the text was taken from. It is a warning from 1 % of a split on, for it is
-    learnt like text and never asked for. Where half of the rows or more look like this, it is what the data is, and
-    passes.
+    Such a row begins with a tag (<title>…, but not a special token such as <unk>), is an address and nothing else, or
+    begins like JSON: it is left over from the file the text was taken from. From 1 % of a split on it is a warning,
+    because it is learnt like text and never asked for. If half of the rows or more look like this, it is what the data
+    is, and passes.
     """
     found = {split: [row for row in rows if _MARKUP.match(row)] for split, rows in data.rows.items()}
     shares = {split: len(found[split]) / max(len(rows), 1) for split, rows in data.rows.items()}
@@ -209,23 +209,23 @@ def metadata_rows(data: RowSet) -> Outcome:
 
 @audit("data")
 def damaged_rows(data: RowSet) -> Outcome:
-    """No row was damaged on its way from file to file.
+    """No row was damaged by a wrong encoding or undecoded HTML.
 
-    Looked for is what is left of letters that were read in the wrong encoding (Ã© for é, â€™ for an apostrophe, U+FFFD
-    for what could not be read at all), and of HTML that was never decoded (&amp;, &#39;). From 1 % of a split on it is
-    a warning: the same word is then two words, and where the damage is of one source alone, it tells the source. Read
-    the file as UTF-8, or decode it (Python's html.unescape) before training.
+    Searched for are traces of characters that were decoded with the wrong encoding (Ã© for é, â€™ for an apostrophe,
+    U+FFFD for what could not be decoded at all), and of HTML that was never decoded (&amp;, &#39;). From 1 % of a split
+    on it is a warning: the same word is then two words, and if only one source is damaged, the damage identifies the
+    source. Read the file as UTF-8, or decode it (Python's html.unescape) before training.
     """
     found = {split: [row for row in rows if _DAMAGE.search(row)] for split, rows in data.rows.items()}
     shares = {split: len(found[split]) / max(len(rows), 1) for split, rows in data.rows.items()}
     worst = max(shares, key=lambda split: shares[split])
     parts = [f"{len(odd):,} of {len(data.rows[s]):,} rows of {s} ({shares[s]:.1%})" for s, odd in found.items() if odd]
     if not parts:
-        return passed(0.0, "no row has letters of a wrong encoding, or HTML that was not decoded")
+        return passed(0.0, "no row has characters of a wrong encoding, or undecoded HTML")
     row = found[worst][0]
     sign = _DAMAGE.search(row)
     what = f"“{sign[0]}” in {shortened(row)}" if sign else shortened(row)
-    sentence = f"{listed(parts)} are damaged: letters of a wrong encoding, or HTML that was not decoded, such as {what}"
+    sentence = f"{listed(parts)} are damaged: characters of a wrong encoding, or undecoded HTML, such as {what}"
     return (warned if shares[worst] >= 0.01 else passed)(shares[worst], sentence)
 
 

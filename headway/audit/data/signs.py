@@ -1,7 +1,7 @@
-"""Artefacts that are signs: a file marker that one class has, its name in the text, a blank at the end of its rows.
+"""Artefacts that are single features: a file marker that one class has, the class name in the text, trailing blanks.
 
-What is natural must not raise an alarm: "plus" makes a sum positive, "logger" stands in every fourth docstring of
-`logging`. So signs are held to another measure than words, and thresholds lie above what honest sets have.
+Natural features must not raise an alarm: "plus" makes a sum positive, and "logger" is in every fourth docstring of
+`logging`. So words have other thresholds than signs that are not words, and all thresholds are above honest data sets.
 """
 
 from collections import Counter
@@ -19,24 +19,24 @@ from headway.audit.data.word_model import WordModel
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-MOST_ROWS = 5000  # of train that are looked at, taken evenly
+MOST_ROWS = 5000  # of train that are used, evenly spaced
 FEWEST_ROWS = 20
 BY_CHANCE = 1e-3
-"""How likely a finding may be where labels have nothing to do with rows, all signs and classes taken together."""
+"""Maximum probability of a finding by chance, over all signs and classes together."""
 TIMES = 20
-"""A sign of one class is so many times as frequent there as in the others."""
+"""Minimum factor by which a sign is more frequent in one class than in the others."""
 
 Labels = np.ndarray
-"""Numbers of classes, one for each row."""
+"""Class indices, one for each row."""
 
 
 def train_of(data: RowSet) -> tuple[list[str], Labels, list[str]]:
-    """Rows of train, the numbers of their classes, and the classes."""
+    """Rows of train, their class indices, and the class names."""
     data.needs_labels()
     rows, labels = data.rows["train"], data.labels["train"]
     classes = sorted(set(labels))
     if len(rows) < FEWEST_ROWS or len(classes) < 2:
-        raise DoesNotApply(f"train has fewer than {FEWEST_ROWS} rows, or one class only")
+        raise DoesNotApply(f"train has fewer than {FEWEST_ROWS} rows, or only one class")
     some = evenly(len(rows), MOST_ROWS)
     return [rows[k] for k in some], np.array([classes.index(labels[k]) for k in some]), classes
 
@@ -45,22 +45,22 @@ def train_of(data: RowSet) -> tuple[list[str], Labels, list[str]]:
 
 
 Kind = Literal["written", "first or last", "word"]
-"""How a row is written, and tokens that are no words; words that nearly always stand first or last; all other words."""
+"""How a row is written, and tokens that are not words; words that are nearly always first or last; all other words."""
 WARNS = {"written": 0.1, "first or last": 0.2, "word": 0.4}
 FAILS = {"written": 0.3, "first or last": 0.5}
 
 
 @dataclass(frozen=True)
 class Sign:
-    """Something that a row has or has not."""
+    """A feature that a row has or has not."""
 
     what: str
     kind: Kind
 
 
 def signs_of(row: str) -> dict[str, bool]:
-    """What can be seen of a row without reading it, each with whether it is what a row is about: its words. All else is
-    how it is written: white space, letters it begins and ends with, capitals."""
+    """The surface features of a row; the value says whether it is a word, which may be what the text is about. All else
+    is how the row is written: white space, first and last characters, capitals."""
     found = {f"“{token}”": _is_word(token) for token in row.split()}
     bare = row.strip()
     marks = {
@@ -81,7 +81,7 @@ def signs_of(row: str) -> dict[str, bool]:
 
 
 def _is_word(token: str) -> bool:
-    """Letters, and no digit among them: no sign, no number, no identifier."""
+    """Whether it has letters and no digits, so that it is no sign, number or identifier."""
     return any(map(str.isalpha, token)) and not any(map(str.isdigit, token))
 
 
@@ -91,17 +91,17 @@ def _kind(letter: str) -> str:
 
 @audit("data")
 def telltale_sign(data: RowSet) -> Outcome:
-    """No sign stands in the rows of one class alone.
+    """No surface feature ("sign") occurs in the rows of one class only.
 
-    Looked at are all tokens that white space sets apart, and how rows are written: white space around them, the first
-    and the last sign, capitals, digits, letters that are not ASCII. A sign tells a class if it is 20 times as frequent
-    there as in other classes and chance would do as much in fewer than 1 of 1000 sets, all signs and classes taken
-    together. The number is the share of the class's rows that have it. Of signs without letters, identifiers, and how
-    rows are written, 10 % is a warning and 30 % a failure (a president whose speeches were typed with other dashes has
-    6 %); so is, as a warning, a way of writing that 60 points more of the rows of a class have than of others. Of words
-    that nearly always stand first or last, 20 and 50 % (every tenth docstring of `logging` begins with "Log"). Other
-    words may be what the class is about: "plus" stands in 68 % of the sums that are positive and in none of the others.
-    They count from 40 % of the rows on, and only as far as a model of words gets worse without them: 0.05 of the F1 of
+    Signs are all tokens separated by white space, and how rows are written: white space around them, the first and the
+    last character, capitals, digits, letters that are not ASCII. A sign tells a class if it is 20 times as frequent
+    there as in other classes, and chance would do the same in fewer than 1 of 1000 data sets, all signs and classes
+    taken together. The number is the share of the class's rows that have it. For tokens without letters, identifiers,
+    and how rows are written, 10 % is a warning and 30 % a failure (a president whose speeches were typed with another
+    dash has 6 %); it is also a warning if a way of writing is 60 points more frequent in one class than in the others.
+    For words that are nearly always first or last, 20 and 50 % (every tenth docstring of `logging` begins with "Log").
+    Other words may be what the class is about: "plus" is in 68 % of the sums that are positive and in none of the
+    others. They count from 40 % of the rows on, and only if a model of words gets worse without them: 0.05 of the F1 of
     the class is a warning, 0.15 a failure. Remove the sign from all rows.
     """
     from scipy.sparse import csr_matrix
@@ -127,7 +127,7 @@ def telltale_sign(data: RowSet) -> Outcome:
             said = f"{signs[j].what} is {where}"
             found.append((float(share[j]), _judged(signs[j], float(share[j]), bool(one_sided[j]), said, data, k)))
     if not found:
-        return passed(0.0, f"none of {len(signs):,} signs stands in the rows of one class alone")
+        return passed(0.0, f"none of {len(signs):,} signs occurs in the rows of one class only")
     return worst_of(outcome for _, outcome in sorted(found, key=lambda item: -item[0]))
 
 
@@ -137,7 +137,7 @@ def _judged(sign: Sign, share: float, one_sided: bool, said: str, data: RowSet, 
     if sign.kind != "word":
         said += _example(data, sign)
         if share >= FAILS[sign.kind] and one_sided:
-            return failed(share, f"{said}; a rule with this one sign needs no text")
+            return failed(share, f"{said}; this one sign predicts the class without any text")
         return warned(share, said)
     with_it, without = _f1(data, sign.what.strip("“”"), of)
     said += f"; for this class a model of words has an F1 of {with_it:.2f} with it and of {without:.2f} without it"
@@ -151,7 +151,7 @@ def _example(data: RowSet, sign: Sign) -> str:
 
 
 def _f1(data: RowSet, token: str, of: int) -> tuple[float, float]:
-    """Of a model of words for one class, each row left out of the fit: as the rows are, and without a token."""
+    """The leave-one-out F1 of a model of words for one class: on the rows as they are, and without this token."""
     rows, labels, classes = train_of(data)
     some = evenly(len(rows), 1000)
     words, found = set(normalise(token).split()), []
@@ -163,7 +163,7 @@ def _f1(data: RowSet, token: str, of: int) -> tuple[float, float]:
 
 
 def _table(rows: Sequence[str]) -> tuple[list[Sign], "csr_matrix"]:
-    """The signs that five rows or more have, and which rows have them."""
+    """The signs that at least five rows have, and which rows have them."""
     from scipy.sparse import csr_matrix
 
     of_rows = [signs_of(row) for row in rows]
@@ -171,7 +171,7 @@ def _table(rows: Sequence[str]) -> tuple[list[Sign], "csr_matrix"]:
     edges = Counter(f"“{token}”" for row in rows for token in {*row.split()[:1], *row.split()[-1:]})
     numbers = {what: k for k, what in enumerate(what for what, count in times.items() if count >= 5)}
     words = {what: is_word for signs in of_rows for what, is_word in signs.items()}
-    # In rows of two or three words, everything stands at an edge.
+    # In rows of two or three words, every word is first or last.
     long = np.median([len(row.split()) for row in rows]) > 4
     at_edge = {what for what in numbers if long and edges[what] >= 0.8 * times[what]}
     pairs = [(row, numbers[what]) for row, signs in enumerate(of_rows) for what in signs if what in numbers]
@@ -183,7 +183,7 @@ def _table(rows: Sequence[str]) -> tuple[list[Sign], "csr_matrix"]:
 
 
 def _by_chance(here: int, everywhere: int, size: int, rows: int) -> float:
-    """How likely it is that so many of the rows that have a sign are of one class, if the sign knows of none."""
+    """The probability that so many of the rows with a sign are of one class if sign and class are independent."""
     from scipy.stats import hypergeom
 
     return float(hypergeom.sf(here - 1, rows, everywhere, size))
@@ -191,13 +191,13 @@ def _by_chance(here: int, everywhere: int, size: int, rows: int) -> float:
 
 @audit("data")
 def label_in_text(data: RowSet) -> Outcome:
-    """The text does not say what its label is.
+    """The text does not contain its label.
 
-    Counted are rows with the name of their own class in them, as a word or several, and rows with the name of another.
-    The number is the share of train rows that name their own class. Texts about e-mail say "email" (26 % of the rows of
-    `xml` say "xml", 12 % of all docstrings name their package), and that is no artefact; but from 25 % of all rows on,
-    with the right name four times of five, it is a warning, and from 50 % on a failure: the label was left in the text.
-    At the beginning or end of the rows 10 % is a warning and 30 % a failure.
+    Rows that contain the name of their own class, as one word or several, are counted, and so are rows with the name of
+    another. The number is the share of train rows that name their own class. Texts about e-mail say "email" (26 % of
+    the rows of `xml` say "xml", 12 % of all docstrings name their package), and that is no artefact; but from 25 % of
+    all rows on, if four in five of the names are right, it is a warning, and from 50 % on a failure: the label was left
+    in the text. At the beginning or end of the rows 10 % is a warning and 30 % a failure.
     """
     rows, labels, classes = train_of(data)
     names = [normalise(name) for name in classes]

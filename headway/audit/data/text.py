@@ -1,9 +1,9 @@
 """Audits of running text: is the held-out text really held out?
 
-Running text is not compared line by line: short lines occur twice in any honest corpus. Compared are windows of eight
-words, blocks of 32 words by the words they share, and the places where rare words stand; always without case,
-punctuation and white space. How much overlap is natural differs from corpus to corpus, so the corpus itself is asked:
-pieces of the train split are compared with the rest of it.
+Single lines are not compared, since short lines occur twice in any honest corpus. Compared are windows of eight words,
+blocks of 32 words by the words they share, and the positions of rare words, always without case, punctuation and white
+space. How much overlap is natural differs from corpus to corpus, so it is measured: pieces of the train split are
+compared with the rest of it.
 """
 
 import numpy as np
@@ -18,14 +18,14 @@ FEWEST_MEETINGS = 300
 
 @audit("data")
 def repeated_text(data: TextSet) -> Outcome:
-    """Held-out text does not occur in the train split, eight words at a time.
+    """Held-out text does not occur in the train split in runs of eight words.
 
-    The number is the share of all windows of 8 words of a held-out split that occur in train, whatever their case,
-    punctuation and white space. Some do in any language: quotations, headings, set phrases. How many is asked of the
+    The number is the share of all 8-word windows of a held-out split that occur in train, ignoring case, punctuation
+    and white space. Some occur in any language: quotations, headings, set phrases. How many is usual is measured on the
     corpus itself: five pieces of train, each as long as the held-out split or a tenth of train, are compared with the
     rest of train. (An encyclopedia has 0.4 to 0.8 %, plays none, the documentation of a program 0.4 to 5 %.) More than
-    the highest of these by 2 % of the windows is a warning, by 10 % a failure. So is, as a warning, more than 10 %
-    where train repeats itself as much: the split is not to blame, but the text is. Remove what is repeated from train.
+    the highest of these by 2 % of the windows is a warning, by 10 % a failure. More than 10 % is a warning even where
+    train repeats itself as much: then the text, and not the split, is the problem. Remove what is repeated from train.
     """
     held_out = data.held_out
     if not len(data.windows["train"]):
@@ -41,20 +41,20 @@ def repeated_text(data: TextSet) -> Outcome:
     )
     if share > 0:
         sentence += f" (such as {data.excerpt(worst, int(data.repeated[worst].argmax()), WINDOW)})"
-    return _beside_usual(share, usual, sentence, too_much=0.10)
+    return _compared_with_usual(share, usual, sentence, too_much=0.10)
 
 
 @audit("data")
 def nearly_repeated_text(data: TextSet) -> Outcome:
-    """Held-out text is no text of the train split in other words.
+    """Held-out text is not a reworded copy of train text.
 
-    A slice of train whose every sixth word was replaced has no eight words in common with it. So blocks of 32 words are
-    compared with all of train by the words they share, whatever their order (near_copies.py says how): a block is a
-    near copy if one place of train, of up to 64 words, has half of what it says. Of copies with every third word
-    replaced 86 to 99 % are found, of those with every second word 40 to 60 %. Of honest text 0 to 2 % look like copies
-    (plays, speeches, an encyclopedia), of documentation 7 %; pieces of train are compared with the rest of train to see
-    what is usual. More than that by 2 % of the blocks is a warning, by 10 % a failure, and more than 20 % in any case a
-    warning. Blocks of which most is in train word for word are counted by repeated-text, and not here.
+    A slice of train with every sixth word replaced has no eight-word window in common with it. So blocks of 32 words
+    are compared with all of train by the words they share, in any order (near_copies.py says how): a block is a near
+    copy if some place in train, of up to 64 words, has half of its content. Of copies with every third word replaced 86
+    to 99 % are found, of those with every second word 40 to 60 %. Of honest text 0 to 2 % look like copies (plays,
+    speeches, an encyclopedia), of documentation 7 %; pieces of train are compared with the rest of train to see what is
+    usual. More than that by 2 % of the blocks is a warning, by 10 % a failure, and more than 20 % is always a warning.
+    Blocks that are mostly in train word for word are counted by repeated-text instead.
     """
     shares: dict[str, float] = {}
     example = {}
@@ -72,22 +72,22 @@ def nearly_repeated_text(data: TextSet) -> Outcome:
     if not shares:
         raise DoesNotApply(f"the held-out splits have fewer than {BLOCK} words")
     worst = max(shares, key=lambda split: shares[split])
-    sentence = f"{shares[worst]:.1%} of the {BLOCK}-word blocks of {worst} are nearly in train"
+    sentence = f"{shares[worst]:.1%} of the {BLOCK}-word blocks of {worst} have a near copy in train"
     usual = data.usually_copied if shares[worst] > 0.01 else 0.0
-    return _beside_usual(
+    return _compared_with_usual(
         shares[worst], usual, f"{sentence}; pieces of train have up to {usual:.1%}{example.get(worst, '')}"
     )
 
 
 @audit("data")
 def shared_text(data: TextSet) -> Outcome:
-    """No held-out text is in another held-out split, or nearly.
+    """No held-out text is in another held-out split, exactly or nearly.
 
-    What was chosen by looking at valid (the learning rate, the best checkpoint) was chosen by looking at test as well
-    if their text is the same. Compared are blocks of 32 words, as in nearly-repeated-text and with its thresholds.
+    Whatever was chosen by looking at valid (the learning rate, the best checkpoint) was chosen by looking at test as
+    well if their text is the same. Blocks of 32 words are compared as in nearly-repeated-text, with its thresholds.
     """
     if len(data.held_out) < 2:
-        raise DoesNotApply("there is one held-out split only")
+        raise DoesNotApply("there is only one held-out split")
     worst, share, sentence = "", -1.0, ""
     for k, split in enumerate(data.held_out):
         for other in data.held_out[:k]:
@@ -101,11 +101,11 @@ def shared_text(data: TextSet) -> Outcome:
                     sentence += f" ({_both(data, split, int(starts[block]), other, twin)})"
     if not worst:
         raise DoesNotApply(f"the held-out splits have fewer than {BLOCK} words")
-    return _beside_usual(share, data.usually_copied if share > 0.01 else 0.0, sentence)
+    return _compared_with_usual(share, data.usually_copied if share > 0.01 else 0.0, sentence)
 
 
 def _both(data: TextSet, split: str, start: int, other: str, twin: int) -> str:
-    """A block, and the part of the other text that shares most with it."""
+    """A block, and the most similar part of the other text, as examples."""
     words, place = set(data.words[split][start : start + BLOCK].tolist()), twin * BLOCK
     known = np.isin(data.words[other][place : place + 2 * BLOCK], list(words))
     best = int(np.convolve(known, np.ones(10), "valid").argmax()) if len(known) > 10 else 0
@@ -114,7 +114,7 @@ def _both(data: TextSet, split: str, start: int, other: str, twin: int) -> str:
     return f"{data.excerpt(split, start + first, 10)}, where {other} has {data.excerpt(other, place + best, 10)}"
 
 
-def _beside_usual(share: float, usual: float, sentence: str, too_much: float = 0.20) -> Outcome:
+def _compared_with_usual(share: float, usual: float, sentence: str, too_much: float = 0.20) -> Outcome:
     if share > usual + 0.10:
         return failed(share, sentence)
     return (warned if share > min(usual + 0.02, too_much) else passed)(share, sentence)
@@ -122,14 +122,13 @@ def _beside_usual(share: float, usual: float, sentence: str, too_much: float = 0
 
 @audit("data")
 def repeated_within(data: TextSet) -> Outcome:
-    """A held-out split does not say the same text again and again.
+    """A held-out split does not repeat the same text.
 
-    A page that is there ten times counts ten times in the perplexity, which is then known no better than from one page.
-    The number is n' / n for windows of 8 words, where n' = n² / Σ times² is the number of different windows that would
-    tell as much; it is set beside the same number of pieces of train of the same length, because refrains, tables and
-    licences are what some texts are. Below 0.8 of the lowest of these is a warning, below a half a failure: drop the
-    copies. Of train itself it is a warning if more than half of its windows said before what they say: an epoch is then
-    several, and the text smaller than it looks.
+    A page that is there ten times counts ten times in the perplexity, whose uncertainty is that of one page. The number
+    is n' / n for windows of 8 words, where n' = n² / Σ count² is the effective number of different windows. It is
+    divided by the lowest such number of pieces of train of the same length, because some texts naturally have refrains,
+    tables and licences. Below 0.8 is a warning, below 0.5 a failure: drop the copies. For train itself it is a warning
+    if more than half of its windows are repetitions: an epoch is then several, and the text smaller than it looks.
     """
     if not len(data.windows["train"]):
         raise DoesNotApply(f"train has fewer than {WINDOW} words")
@@ -143,7 +142,7 @@ def repeated_within(data: TextSet) -> Outcome:
         usual = min(_different(np.bincount(data.known[1][first : first + size])) for first in firsts)
         found = min(_different(np.unique(windows, return_counts=True)[1]) / usual, 1.0)
         said.append(
-            f"the {len(windows):,} windows of {split} tell as much as {found * len(windows):,.0f} different ones"
+            f"the {len(windows):,} windows of {split} are effectively {found * len(windows):,.0f} different ones"
         )
         if found < share:
             worst, share = split, found
@@ -156,40 +155,41 @@ def repeated_within(data: TextSet) -> Outcome:
         often = int(times.argmax())
         sentence += f" ({data.excerpt(worst, int(first[often]), WINDOW)} is there {times[often]:,} times)"
     if again > 0.5:
-        sentence += f"; {again:.0%} of train says again what was said before"
+        sentence += f"; {again:.0%} of train repeats earlier text"
     return (failed if share < 0.5 else warned if share < 0.8 or again > 0.5 else passed)(share, sentence)
 
 
 def _different(times: np.ndarray) -> float:
-    """The share of windows that would tell as much if all were different, of how often each occurs."""
+    """The effective share of different windows, given how often each occurs."""
     return float(times.sum() / (times.astype(float) ** 2).sum())
 
 
 def _repeated_elsewhere(number: np.ndarray, count: np.ndarray, piece: slice) -> float:
-    """The share of a piece's windows that occur outside it too."""
+    """The share of a piece's windows that also occur outside it."""
     times = np.bincount(number[piece], minlength=len(count))
     return float(times[count > times].sum() / times.sum())
 
 
 @audit("data")
 def split_by_line(data: TextSet) -> Outcome:
-    """The held-out text is not made of lines picked from within the documents of the train split.
+    """The held-out text does not consist of lines taken from within the documents of the train split.
 
-    If every tenth line of a book is held out, names and turns of a page are in train although no line is. Rare words
-    tell: a word that occurs at most 5 times in train and at most 5 times in the held-out split stands, in both, where
-    its document is. If lines were picked in order, it stands at the same part of the way through both splits. The
-    number is how many times more often than by chance rare words meet within 2 % of the way. Splits by document have
-    0.7 to 2.2 (2.2 where documents are sorted by name, so that kin stand together); picked lines 3.3 (plays), 6 to 12
-    (an encyclopedia), 14 to 19 (documentation). Above 3 it is a warning, above 5 a failure. Hold out whole documents.
+    If every tenth line of a book is held out, its names and phrases are in train although no line is. Rare words show
+    this: a word that occurs at most 5 times in train and at most 5 times in the held-out split is, in both, where its
+    document is. If lines were picked in order, that is the same relative position in both splits. The number is how
+    many times more often than by chance occurrences of the same rare word are within 2 % of each other. Splits by
+    document have 0.7 to 2.2 (2.2 where documents are sorted by name, so that related ones are close); picked lines 3.3
+    (plays), 6 to 12 (an encyclopedia), 14 to 19 (documentation). Above 3 is a warning, above 5 a failure. Hold out
+    whole documents.
 
-    What this cannot find: lines that were shuffled before or after the split. No order is left to go by, and held-out
-    lines from known documents then look like any others; a corpus of shuffled sentences should be suspected anyway.
+    This cannot find lines that were shuffled before or after the split: no order is left, and held-out lines from known
+    documents then look like any others. Be suspicious of any corpus of shuffled sentences.
     """
     worst, ratio, meetings = "", -1.0, 0
     for split in data.held_out:
         here, there = _rare_meetings(data.written["train"], data.written[split])
         if len(here) >= FEWEST_MEETINGS:
-            # By chance, each word stays where it is in the held-out split and takes another's place in train.
+            # Chance level: words keep their positions in the held-out split and get those of another word in train.
             expected = np.mean([_close(here, np.roll(there, len(there) * k // 8)) for k in range(1, 8)])
             found = _close(here, there) / max(float(expected), 1 / len(here))
             if found > ratio:
@@ -197,8 +197,8 @@ def split_by_line(data: TextSet) -> Outcome:
     if not worst:
         raise DoesNotApply(f"too few rare words are in both splits to tell ({FEWEST_MEETINGS} are needed)")
     sentence = (
-        f"rare words of {worst} stand at the same place of train {ratio:.1f} times as often as by chance "
-        f"({meetings:,} pairs of places)"
+        f"rare words of {worst} are at the same relative position in train {ratio:.1f} times as often as by chance "
+        f"({meetings:,} pairs of occurrences)"
     )
     if ratio > 3:
         sentence += ": lines of one document seem to be in both"
@@ -206,7 +206,7 @@ def split_by_line(data: TextSet) -> Outcome:
 
 
 def _rare_meetings(train: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of places where a rare word stands, as shares of the way through the held-out split and train."""
+    """All pairs of occurrences of a rare word, as relative positions in the held-out split and in train."""
     size = int(max(train.max(), held.max())) + 1
     in_train, in_held = np.bincount(train, minlength=size), np.bincount(held, minlength=size)
     rare = (in_train > 0) & (in_train <= RARE) & (in_held > 0) & (in_held <= RARE)

@@ -1,4 +1,4 @@
-"""Running text as audits look at it: words as numbers, windows of eight of them, blocks that share words."""
+"""Running text in the forms that the audits compare: word ids, 8-word windows, and blocks of words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from headway.audit.data.row_set import shortened, words_of
 
 WINDOW = 8
 BLOCK = 32
-MOST_BLOCKS = 1000  # of a split that are looked up, taken evenly
+MOST_BLOCKS = 1000  # of a split that are looked up, evenly spaced
 PIECES = 5
-MOST_WORDS = 5_000_000  # of train; from more, its beginning
+MOST_WORDS = 5_000_000  # of a split; of longer text only a prefix is used
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class TextSet:
     def held_out(self) -> list[str]:
         found = [split for split in self.texts if split != "train" and self.texts[split].strip()]
         if not found or not self.texts.get("train", "").strip():
-            raise DoesNotApply("there is no text beside train to compare with it")
+            raise DoesNotApply("there is no text other than train to compare with")
         return found
 
     @cached_property
@@ -37,12 +37,12 @@ class TextSet:
 
     @property
     def words(self) -> dict[str, np.ndarray]:
-        """Every split as numbers of its words, normalised: the same for any tokenizer, case and punctuation."""
+        """Every split as ids of its normalised words: the same for any tokenizer, case and punctuation."""
         return self._numbered[0]
 
     @cached_property
     def written(self) -> dict[str, np.ndarray]:
-        """The same of words as they are written, which white space sets apart: rare words are rarer so."""
+        """The same for words as written, separated by white space; rare words are rarer in this form."""
         return _numbers({split: text.split()[:MOST_WORDS] for split, text in self.texts.items()})[0]
 
     def excerpt(self, split: str, word: int, length: int) -> str:
@@ -55,7 +55,7 @@ class TextSet:
 
     @cached_property
     def known(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The different windows of train in order; which of them each window is; and how often each occurs."""
+        """The sorted distinct windows of train, the index of each window among them, and how often each occurs."""
         return np.unique(self.windows["train"], return_inverse=True, return_counts=True)
 
     @cached_property
@@ -70,7 +70,7 @@ class TextSet:
 
     @cached_property
     def pieces(self) -> list[slice]:
-        """Of train, as long as the longest held-out split, or a tenth of it."""
+        """Pieces of train, each as long as the longest held-out split or a tenth of train."""
         length = len(self.words["train"]) - WINDOW + 1
         size = max(1, min(max(len(self.words[split]) for split in self.held_out), length // 10))
         return [slice(first, first + size) for first in np.linspace(0, length - size, PIECES).astype(int)]
@@ -78,7 +78,7 @@ class TextSet:
     # Blocks
 
     def starts(self, split: str, part: slice = slice(None), most: int = MOST_BLOCKS) -> np.ndarray:
-        """Where blocks of a part of a split begin, taken evenly from it."""
+        """Start positions of blocks in a part of a split, evenly spaced."""
         first, last, _ = part.indices(len(self.words[split]))
         all_ = np.arange(first, last - BLOCK + 1, BLOCK)
         return all_[np.linspace(0, len(all_) - 1, min(len(all_), most)).astype(int)] if len(all_) else all_
@@ -90,14 +90,14 @@ class TextSet:
 
     @cached_property
     def is_telling(self) -> np.ndarray:
-        """By word: it is not so common that it costs more to look up than it says."""
+        """By word: it is rare enough to be worth looking up."""
         counts = np.bincount(self.words["train"], minlength=len(self._numbered[1]))
         return counts <= max(1000, len(self.words["train"]) // BLOCK // 50)
 
     @cached_property
     def shelves(self) -> dict[str, Bags]:
-        """Of each split that others are looked up in: blocks twice as long, each beginning in the middle of the one
-        before, so that every passage of a block's length is whole in one of them."""
+        """Of each split: overlapping blocks of twice the block length, each starting in the middle of the one before,
+        so that every passage of block length lies wholly within one of them."""
         found = {}
         for split, words in self.words.items():
             place = np.flatnonzero(self.is_telling[words])
@@ -107,13 +107,13 @@ class TextSet:
         return found
 
     def copied(self, split: str, among: str) -> tuple[np.ndarray, NearCopies]:
-        """Blocks of a split, by where they begin, and their near copies in another."""
+        """Start positions of blocks of a split, and their near copies in another split."""
         starts = self.starts(split)
         return starts, near_copies(self.blocks(split, starts), self.shelves[among], cut=False)
 
     @cached_property
     def usually_copied(self) -> float:
-        """The largest share of blocks of a piece of train that have near copies in the rest of it."""
+        """The largest share, over the pieces of train, of blocks with a near copy in the rest of train."""
         shares = []
         for piece in self.pieces:
             starts = self.starts("train", piece, MOST_BLOCKS // PIECES)
@@ -127,14 +127,14 @@ class TextSet:
 
 
 def _numbers(words: Mapping[str, list[str]]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Words as numbers, by split, and the words that have these numbers."""
+    """Word ids by split, and the word of each id."""
     known = {word: number for number, word in enumerate(dict.fromkeys(chain.from_iterable(words.values())))}
     found = {s: np.fromiter(map(known.__getitem__, some), np.int64, len(some)) for s, some in words.items()}
     return found, list(known)
 
 
 def _windows(words: np.ndarray) -> np.ndarray:
-    """One 64-bit number for every window: equal for equal words, and for others with a chance of 1 in 10^19."""
+    """A 64-bit hash of every window; different windows collide with a probability of 1 in 10^19."""
     mixed = (words.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)

@@ -1,4 +1,4 @@
-"""Audits of the tokens that a text becomes: does the vocabulary fit, and was it learnt where it may be?"""
+"""Audits of tokens: does the vocabulary fit the text, and was it made from the train split alone?"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, pas
 
 @dataclass(frozen=True, eq=False)
 class TokenSet:
-    """What a tokenizer made of each split, train first; rows are put one after the other."""
+    """The tokens of each split, train first; rows are concatenated."""
 
     ids: Mapping[str, np.ndarray]
     vocabulary: int
-    """How many tokens there are."""
+    """Number of different tokens."""
     unknown: int | None = None
-    """The token for all that the vocabulary lacks."""
+    """The token for words that are not in the vocabulary."""
     show: Callable[[list[int]], list[str]] = lambda ids: [str(i) for i in ids]
     """Tokens as text, for examples: `tokenizer.pieces`."""
 
@@ -28,13 +28,13 @@ class TokenSet:
 
 @audit("data")
 def out_of_vocabulary(data: TokenSet) -> Outcome:
-    """Few tokens of a split are unknown words, and the unknown word was there to be learnt.
+    """Few tokens of a split are unknown words, and the unknown token occurs in train.
 
-    An unknown word is easy to predict and is not what the text says, so a perplexity on text with many of them looks
+    An unknown word is easy to predict and hides what the text says, so a perplexity on text with many of them looks
     better than it is, and a classifier does not see them. Above 10 % of a split's tokens is a warning, above 30 % a
-    failure. (WikiText-2, whose rare words come as <unk>, has 5 to 6 %.) It is a warning, too, where a held-out split
-    has more than 1 % and train has none: the model never saw the token, and what it predicts for it is an accident of
-    the initial weights. Use byte pairs; or a smaller vocabulary, whose unknown words are in train as well.
+    failure. (WikiText-2, whose rare words are <unk>, has 5 to 6 %.) It is also a warning if a held-out split has more
+    than 1 % and train has none: the model never saw the token, so what it predicts for it is an accident of the initial
+    weights. Use BPE; or a smaller vocabulary, whose unknown words occur in train as well.
     """
     if data.unknown is None:
         raise DoesNotApply("the vocabulary has a token for every text")
@@ -53,15 +53,15 @@ def out_of_vocabulary(data: TokenSet) -> Outcome:
 def vocabulary_from_train(data: TokenSet) -> Outcome:
     """The vocabulary was made from the train split alone.
 
-    A word that train does not have can be in the vocabulary only if somebody looked elsewhere. A vocabulary that was
-    made from all splits has words that are in held-out splits and not in train, and no others that train lacks. One
-    that was made for other text (GPT-2's, say) lacks most of these, and has many that are nowhere: that is no leak. So
-    the audit fails if there are tokens which only held-out splits have, and they are more than half of those that train
-    lacks. Three or fewer are passed over (byte pairs may have a stray one). Learn the vocabulary on train.
+    A word that is not in train can be in the vocabulary only if the vocabulary was made from other text. One made from
+    all splits has tokens that are in held-out splits and not in train, and few others that train lacks. One made from
+    other text (GPT-2's, say) has few of these and many that are in no split: that is no leak. So the audit fails if
+    more than half of the tokens that train lacks are in held-out splits. Three or fewer are ignored (BPE may have a
+    stray one). Learn the vocabulary on train.
     """
     held = [split for split in data.counts if split != "train"]
     if not held or "train" not in data.counts:
-        raise DoesNotApply("there is no split beside train")
+        raise DoesNotApply("there is no split other than train")
     lacking = data.counts["train"] == 0
     if data.unknown is not None:
         lacking[data.unknown] = False
@@ -70,7 +70,7 @@ def vocabulary_from_train(data: TokenSet) -> Outcome:
     if not count:
         return passed(0, f"every token of {', '.join(held)} is in train")
     some = ", ".join(f"‘{piece}’" for piece in data.show(np.flatnonzero(elsewhere)[:5].tolist()))
-    sentence = f"{count:,} of {data.vocabulary:,} tokens are in held-out splits and never in train, such as {some}"
+    sentence = f"{count:,} of {data.vocabulary:,} tokens are in held-out splits but not in train, such as {some}"
     if count > 3 and count > of / 2:
         return failed(count, f"{sentence}: the vocabulary was made from more than train")
     return passed(count, f"{sentence}; {of - count:,} more are in no split")

@@ -1,14 +1,14 @@
-"""Which side of a pair is which, told by runs of three letters: no language must be known, only that the two differ.
+"""Which side of a pair is the source, judged by character trigrams; languages need not be known, only differ.
 
-    A    the source is made of what targets are made of                  told of each side by itself
-    B    the target is made of what sources are made of
+    A    the source looks like a target                  each side is judged by itself
+    B    the target looks like a source
 
-Where languages are alike, A and B happen now and then, and have nothing to do with each other. In pairs that are turned
-round they happen together: so their covariance tells how many such pairs there are, however alike the languages.
+If languages are similar, A and B happen now and then, and independently. In swapped pairs they happen together, so
+their covariance gives the share of swapped pairs, however similar the languages are.
 
-They happen together, too, where one side is the other read backwards, or shares its words: what is rare in one is rare
-in both. But then the sides of most pairs differ by little. Turned pairs differ as much as others do, the other way: so
-differences lie in two heaps, and few of them about nothing.
+A and B also happen together if one side is the other read backwards, or shares its words: what is rare in one is rare
+in the other. But then the sides of most pairs differ by little. Swapped pairs differ as much as others do, with the
+opposite sign. So the differences of swapped and normal pairs form two clusters, with few values near zero.
 """
 
 import math
@@ -23,89 +23,90 @@ from jaxtyping import Bool, Float
 from headway.audit.audit import DoesNotApply
 
 Pairs = Sequence[tuple[str, str]]
-Worths = Mapping[str, float]
-"""Of a run of letters: above 0 where it is rather one of sources."""
+LogOdds = Mapping[str, float]
+"""Log-odds of a trigram: above 0 if it is more frequent in sources."""
 
 LEARNT = 1000
-"""Pairs that say what sources and targets are made of; as many others say whether that tells them apart."""
+"""Number of pairs from which the trigrams are learnt; as many others test whether they tell the sides apart."""
 TELLS = 0.75
-"""Of those, so many must be told rightly: by chance half of them are."""
+"""Minimum accuracy on those; chance is one half."""
 SURE = 4.0
-"""Standard deviations of a share: some dozens are looked at, and the largest may not lie above that by chance."""
+"""Standard errors of a share: some dozens of stretches are tested, and the largest must not be above this by chance."""
 TOGETHER = 6.0
-"""Standard deviations of the covariance, where nothing is turned."""
+"""Minimum covariance, in standard deviations of what it is if no pair is swapped."""
 TOLD_APART = 0.7
-"""By how much likelier a target is to be taken for one than a source is. Below that, letters tell registers and topics
-apart rather than languages, and one side of a pair often has what the other lacks."""
-TWO_HEAPS = 0.7
-"""The square of the mean size of the differences, by the mean of their squares: 1 of two points, 2/π = 0.64 of one
-normal heap about nothing. Multi30k, TED and numbers in words have 0.88 and more, with up to 40 % of them turned, words
-of Pig Latin with 30 % 0.75; digits beside themselves read backwards 0.6."""
+"""Minimum difference between the probabilities that a target and a source are taken for a target. Below that, trigrams
+separate registers and topics rather than languages, and one side of a pair often has what the other lacks."""
+TWO_CLUSTERS = 0.7
+"""Minimum of the squared mean absolute difference over the mean squared difference: 1 for two points, 2/π = 0.64 for
+one normal distribution around zero. Multi30k, TED and spelt-out numbers have 0.88 and more, with up to 40 % of them
+swapped; words of Pig Latin with 30 % swapped 0.75; digits with themselves backwards 0.6."""
 ENOUGH = 100
-"""Pairs, for a covariance."""
+"""Minimum number of pairs for a covariance."""
 OF_A_LENGTH = 10
-"""Groups of pairs of about one length, within which covariances are taken: of short texts both sides tell little."""
+"""Number of groups of pairs of similar length, within which covariances are taken: short texts say little on either
+side."""
 
 
 class Mixed(NamedTuple):
-    """Pairs some of which are turned round, here and there among the others."""
+    """Pairs of which some are swapped, scattered among the others."""
 
     share: float
     told_apart: float
-    """By how much likelier a target is to be taken for one than a source is, where pairs are as they should be."""
+    """How much likelier a target is to be taken for a target than a source is, in correct pairs."""
     deviations: float
-    """By which the sides go together more often than by chance."""
-    heaps: float = 1.0
-    """How far the differences of sides lie in two heaps, as `TWO_HEAPS` counts."""
+    """The covariance of the two sides, in standard deviations of what chance gives."""
+    clusters: float = 1.0
+    """How clearly the differences of the sides form two clusters, as defined at `TWO_CLUSTERS`."""
 
     @property
     def is_sure(self) -> bool:
-        return self.told_apart >= TOLD_APART and self.deviations >= TOGETHER and self.heaps >= TWO_HEAPS
+        return self.told_apart >= TOLD_APART and self.deviations >= TOGETHER and self.clusters >= TWO_CLUSTERS
 
 
 class TwoLanguages:
-    """What sources and targets are made of, learnt from every other of the first pairs of a text."""
+    """A trigram classifier of sources and targets, learnt from every other one of the first pairs of a text."""
 
     def __init__(self, pairs: Pairs):
         first = _each_text_once(pair for pair in pairs[: 2 * LEARNT] if all(pair) and pair[0] != pair[1])
         if len(first) < 40:
-            raise DoesNotApply("there are too few pairs to tell the sides apart by")
+            raise DoesNotApply("there are too few pairs to tell the sides apart")
         self._learnt, self._others = first[::2], first[1::2]
-        self._worth = _worths(self._learnt)
-        self.mistaken = self._look_turned(self._others)  # taken for turned round, where nobody has turned any
+        self._worth = _log_odds(self._learnt)
+        self.mistaken = self._look_turned(self._others)  # the rate of false alarms
 
     @property
     def are_told_apart(self) -> bool:
         return self.mistaken <= 1 - TELLS
 
     def turned(self, pairs: Pairs) -> tuple[float, float]:
-        """The share of pairs that are turned round; and what it may seem to be by chance, where none is."""
-        mistaken = self.mistaken  # of those that are, and of those that are not
+        """The share of swapped pairs, and how large it may seem by chance if none is."""
+        mistaken = self.mistaken  # error rate, both of swapped pairs and of others
         by_chance = SURE * math.sqrt(mistaken * (1 - mistaken) / len(pairs))
         return (self._look_turned(pairs) - mistaken) / (1 - 2 * mistaken), by_chance / (1 - 2 * mistaken)
 
     def mixed(self) -> Mixed:
-        """Of the pairs that were learnt from, each half told by what the other is made of."""
+        """Estimated on the pairs that were learnt from, each half judged by the trigrams of the other half."""
         if len(self._learnt) + len(self._others) < ENOUGH:
             return Mixed(0.0, 0.0, 0.0)
-        halves = (self._others, self._worth), (self._learnt, _worths(self._others))
-        worths = np.array([[_worth_of(side, worth) for side in pair] for pairs, worth in halves for pair in pairs])
+        halves = (self._others, self._worth), (self._learnt, _log_odds(self._others))
+        odds = np.array([[_log_odds_of(side, worth) for side in pair] for pairs, worth in halves for pair in pairs])
         lengths = np.array([[len(side) for side in pair] for pairs, _ in halves for pair in pairs])
-        found = mixture(worths[:, 0] < 0, worths[:, 1] > 0, lengths.sum(1))
-        return found._replace(heaps=_in_two_heaps((worths / lengths) @ (1, -1)))
+        found = mixture(odds[:, 0] < 0, odds[:, 1] > 0, lengths.sum(1))
+        return found._replace(clusters=_in_two_clusters((odds / lengths) @ (1, -1)))
 
     def _look_turned(self, pairs: Pairs) -> float:
         return sum(self.are_turned(pair) for pair in pairs) / len(pairs)
 
     def are_turned(self, pair: tuple[str, str]) -> bool:
-        """The source looks like a target, and the target like a source."""
-        source, target = (_worth_of(text, self._worth) for text in pair)
+        """Whether the source looks more like a target than the target does."""
+        source, target = (_log_odds_of(text, self._worth) for text in pair)
         return source < target
 
 
 def mixture(source: Bool[np.ndarray, " n"], target: Bool[np.ndarray, " n"], lengths: np.ndarray) -> Mixed:
-    """Of pairs whose source, and whose target, look like the other side's. If a share e is turned, and D is by how much
-    sides are told apart, then 1 - P(A) - P(B) = D (1 - 2e), and the covariance of A and B is D² e (1 - e)."""
+    """From which sources look like targets and which targets like sources. If a share e is swapped and D is how well
+    the sides are told apart, then 1 - P(A) - P(B) = D (1 - 2e), and the covariance of A and B is D² e (1 - e)."""
     covariance, variance, n = 0.0, 0.0, len(lengths)
     for rows in np.array_split(np.argsort(lengths, kind="stable"), OF_A_LENGTH):
         ours, theirs = source[rows].astype(float), target[rows].astype(float)
@@ -120,12 +121,12 @@ def mixture(source: Bool[np.ndarray, " n"], target: Bool[np.ndarray, " n"], leng
 
 
 def _each_text_once(pairs: Iterable[tuple[str, str]]) -> Pairs:
-    """Else what was learnt of a text would tell the same text apart, with another translation."""
+    """Without repeated texts, since trigrams learnt from a text would recognise the same text with another partner."""
     by_source = {source: (source, target) for source, target in pairs}
     return list({target: (source, target) for source, target in by_source.values()}.values())
 
 
-def _worths(pairs: Pairs) -> Worths:
+def _log_odds(pairs: Pairs) -> LogOdds:
     counts = [Counter(chain.from_iterable(_runs(pair[side]) for pair in pairs)) for side in (0, 1)]
     totals = [math.log(sum(count.values()) + len(count)) for count in counts]
     return {
@@ -134,11 +135,11 @@ def _worths(pairs: Pairs) -> Worths:
     }
 
 
-def _in_two_heaps(differences: Float[np.ndarray, " n"]) -> float:
+def _in_two_clusters(differences: Float[np.ndarray, " n"]) -> float:
     return float(np.abs(differences).mean() ** 2 / max(np.square(differences).mean(), 1e-12))
 
 
-def _worth_of(text: str, worth: Worths) -> float:
+def _log_odds_of(text: str, worth: LogOdds) -> float:
     return sum(worth.get(run, 0.0) for run in _runs(text))
 
 

@@ -1,9 +1,9 @@
-"""The simplest model that reads: which class goes with which words, and what each row's label would be without it.
+"""The simplest model that reads: ridge regression of the classes on words, with leave-one-out answers for every row.
 
-Ridge regression of the classes on the words of a row (as in near_copies.py, order and repetition do not count; rare
-words weigh more). It has one solution, takes a fraction of a second, and what it would have answered for a row if it
-had not been fitted on it is known exactly: the residual over one minus the leverage. So every row of train has an
-answer that does not know its label, without a fit for each.
+As in near_copies.py, order and repetition of words do not count, and rare words weigh more. The regression has one
+solution, takes a fraction of a second, and its answer for a row if it had not been fitted on it is known exactly (the
+residual over one minus the leverage). So every row of train gets an answer that does not use its label, without a
+separate fit for each.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 MOST_ROWS = 1500
-"""It is fitted on; the inverse of a matrix of that size takes a quarter of a second."""
+"""Maximum number of rows to fit; inverting a matrix of this size takes a quarter of a second."""
 RIDGE = 1.0
 
 
@@ -31,11 +31,11 @@ class WordModel:
     frequencies: np.ndarray
     """Of the classes."""
     left_out: np.ndarray
-    """[rows, classes]: what it says of each row it was given, without having been fitted on it."""
+    """[rows, classes]: the answer for each given row, as if the model had not been fitted on it."""
 
     @classmethod
     def fit(cls, texts: Sequence[str], labels: np.ndarray, classes: int) -> "WordModel":
-        """Of normalised texts and the numbers of their classes; of so many rows at most, taken evenly."""
+        """Fit to normalised texts and the indices of their classes; of too many, evenly spaced rows are used."""
         some = evenly(len(texts), MOST_ROWS)
         numbers: dict[str, int] = {}
         bags = Bags.of_texts([texts[row] for row in some], numbers)
@@ -52,13 +52,13 @@ class WordModel:
         return found
 
     def answers(self, texts: Sequence[str]) -> np.ndarray:
-        """[rows, classes], of normalised texts that it was not fitted on."""
+        """[rows, classes]: the answers for normalised texts that it was not fitted on."""
         known = [" ".join(word for word in text.split() if word in self.numbers) for text in texts]
         return np.asarray(_weighted(Bags.of_texts(known, self.numbers), self.idf) @ self.weights) + self.frequencies
 
 
 def _weighted(bags: Bags, idf: np.ndarray) -> "csr_matrix":
-    """[rows, words], each row of length one."""
+    """[rows, words], each row of unit length."""
     from scipy.sparse import csr_matrix
 
     lengths = np.sqrt(np.bincount(bags.row, idf[bags.word] ** 2, minlength=bags.rows))

@@ -1,1 +1,1 @@
-"""What audits are given of labelled texts, and the scores of classifiers, computed again."""
+"""The input of audits for labelled texts, and the scores of classifiers, computed again."""

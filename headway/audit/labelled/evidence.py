@@ -1,4 +1,4 @@
-"""What labelled texts give the audits of data, baselines, training and scores."""
+"""What labelled texts give to the audits of data, baselines, training and scores."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from headway.data.labelled.tables import Row
 
 
 class RowEvidence(Evidence):
-    """`task`: one that tells classes apart, `headway.tasks.classification.Classification`."""
+    """`task`: a classification task, `headway.tasks.classification.Classification`."""
 
     @cached_property
     def rows(self) -> RowSet:
@@ -42,12 +42,12 @@ class RowEvidence(Evidence):
         try:
             found += one_word(rows, labels, splits)
             by_split = bag_of_words(rows, labels, splits)
-        except DoesNotApply:  # one class only, or no words
+        except DoesNotApply:  # only one class, or no words
             return found
         return found + [baseline for of_split in by_split.values() for baseline in of_split]
 
     def beside(self, split: str) -> dict[str, Any]:
-        """The loss of answering with the frequencies of the classes in train, whatever the text."""
+        """The loss of predicting the class frequencies of train, whatever the text."""
         train, held_out = Counter(self.rows.labels["train"]), self.rows.labels[split]
         nats = [math.log(train.total() / train[label]) for label in held_out]
         return {"chance": sum(nats) / len(nats), "chance_is": "class frequencies"}
@@ -63,7 +63,7 @@ class RowEvidence(Evidence):
     @cached_property
     def train_again(self) -> str | None:
         used, again = Counter(self._used["train"]), Counter(self._again("train"))
-        return None if used == again else f"{used.total():,} rows, and the source has {again.total():,}"
+        return None if used == again else f"{used.total():,} rows; the source has {again.total():,}"
 
     @cached_property
     def _used(self) -> dict[str, list[Row]]:
@@ -71,7 +71,7 @@ class RowEvidence(Evidence):
         return {split: [Row(*row) for row in zip(self.rows.rows[split], of, strict=True)] for split, of in by_split}
 
     def _again(self, split: str) -> list[Row]:
-        """As the source has them; those of tasks that read theirs in a way of their own are taken as they are."""
+        """The rows as the source has them; tasks with their own loader are taken as they are."""
         spec = self.recipe.data
         if not self.task.is_stock("load"):
             return self._used[split]

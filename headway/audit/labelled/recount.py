@@ -23,11 +23,11 @@ from headway.scoring.score import Score
 @dataclass(frozen=True)
 class RowRecount(Recount):
     rows: Sequence[Row]
-    """Read again."""
+    """The rows, read again."""
     train: Sequence[str]
     """Texts."""
     used: Any
-    """The rows that the scorer takes for them."""
+    """The rows that the scorer uses."""
     classes: tuple[str, ...]
     tokenizer: Tokenizer
     context: int
@@ -38,7 +38,7 @@ class RowRecount(Recount):
 
     @property
     def parts(self) -> list[np.ndarray]:
-        """Rows from everywhere, and the shortest and longest: what is wrong with padding shows in these."""
+        """Evenly spaced rows, and the shortest and longest, which show faults of padding."""
         by_length = np.argsort(self.used.lengths[: len(self.rows)], kind="stable")
         everywhere = np.linspace(0, len(self.rows) - 1, 24).astype(int)
         return [np.unique(np.concatenate([everywhere, by_length[:4], by_length[-4:]]))]
@@ -74,7 +74,7 @@ class RowRecount(Recount):
     def _loose(
         self, chances: list[list[float]], chosen: list[int], right: list[int], values: dict[str, float]
     ) -> dict[str, float]:
-        """A row that could be of either of two classes moves what is counted of these two."""
+        """How much rows with two close classes may change the scores of these two."""
         ranked = [sorted(range(len(said)), key=said.__getitem__, reverse=True)[:2] for said in chances]
         close = [two for two, said in zip(ranked, chances, strict=True) if len(two) == 2 and _apart(said, two) < CLOSE]
         found = dict.fromkeys((name for name in values if name.startswith("accuracy")), len(close) / len(chances))
@@ -87,7 +87,7 @@ class RowRecount(Recount):
 
     @torch.no_grad()
     def _chances(self, rows: Sequence[Row], asked: Asked) -> list[list[list[float]]]:
-        """What every member says of every row. Rows of one length are asked together: nothing is ever filled up."""
+        """Each replica's probabilities for every row. Rows of equal length are computed together, without padding."""
         ids = self._as_rows(rows, self.context)
         found: list[list[list[float]]] = [[[] for _ in rows] for _ in range(asked.members)]
         for length in {len(one) for one in ids}:
@@ -103,7 +103,7 @@ class RowRecount(Recount):
         return found
 
     def _as_rows(self, rows: Sequence[Row], longest: int) -> list[np.ndarray]:
-        """The tokens of each, cut, with the marks that the vocabulary has for what stands around a text, or two."""
+        """The tokens of each row, cut, with the tokenizer's special tokens around a text, or around two."""
         marks = self.tokenizer.marks
         if marks is None:
             return [ids[:longest] for ids in self.tokenizer.encode_rows([row.text for row in rows])]
@@ -113,7 +113,7 @@ class RowRecount(Recount):
             texts = [next(flat).tolist() for _ in row]
             empty = marks.around([np.zeros(0, np.int32)] * len(row)).tolist()
             while any(texts) and sum(map(len, texts)) + len(empty) > longest:
-                max(reversed(texts), key=len).pop()  # the longer one loses its last, and of two as long the second
+                max(reversed(texts), key=len).pop()  # the longer text loses its last token; of equal ones the second
             made = empty[: marks.before] + texts[0]
             for text in texts[1:]:
                 made += empty[marks.before : len(empty) - marks.behind] + text
@@ -121,7 +121,7 @@ class RowRecount(Recount):
         return found
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
-        """An interval tells of how many rows it is. (95 %, Wilson: https://doi.org/10.1080/01621459.1927.10502953)"""
+        """An interval shows how many rows it is from. (95 %, Wilson: https://doi.org/10.1080/01621459.1927.10502953)"""
         n, z, score = len(self.rows), 1.959964, scores.get("accuracy")
         if score is None or score.interval is None:
             return None
@@ -131,7 +131,7 @@ class RowRecount(Recount):
         if max(abs(low - score.interval[0]), abs(high - score.interval[1])) <= 1e-4:
             return None
         said, right = (f"{first:.3f} to {last:.3f}" for first, last in (score.interval, (low, high)))
-        return f"an accuracy of {p:.3f} is said to be between {said}; of {n:,} rows the interval is {right}"
+        return f"an accuracy of {p:.3f} has a stored interval of {said}; for {n:,} rows it should be {right}"
 
     def given(self, part: np.ndarray) -> Any:
         return self.used.only(part)
@@ -142,18 +142,18 @@ class RowRecount(Recount):
     def compare(self) -> str | None:
         theirs = [(text, self.classes[k]) for text, k in zip(self.used.texts, self.used.labels, strict=True)]
         if len(theirs) != len(self.rows):
-            return f"{len(theirs):,} rows are scored, and the source has {len(self.rows):,}"
+            return f"{len(theirs):,} rows are scored, but the source has {len(self.rows):,}"
         if off := sum(tuple(row) != one for row, one in zip(self.rows, theirs, strict=True)):
-            return f"{off:,} of the {len(theirs):,} rows that are scored have another text or class in the source"
+            return f"{off:,} of the {len(theirs):,} scored rows have another text or class in the source"
         lengths = self.used.lengths
         ids = self._as_rows(self.rows, 10**9)
         if [len(one) for one in ids] != lengths.tolist() or not np.array_equal(np.concatenate(ids), self.used.ids):
-            return "the tokens that are scored are not those of the texts"
+            return "the scored tokens are not those of the texts"
         return None
 
 
 def rows_again(source: str, path: str | None, columns: Any, split: str, used: dict[str, list[Row]]) -> list[Row]:
-    """The rows of a split as its table has them. Those that were held out of train must be all that train has not."""
+    """The rows of a split, read again from its table. Those held out of train must be exactly the ones train lacks."""
     names: dict[str, str] = {}
     if source in KNOWN_TABLES:
         known = KNOWN_TABLES[source]
@@ -191,7 +191,7 @@ def _share(hits: Any) -> float:
 
 
 def _f1(precision: float, recall: float) -> float:
-    """Where nothing was chosen, or nothing was there to be found, but not neither, there is no hit."""
+    """0 if only one of the two is undefined; NaN if both are."""
     if math.isnan(precision) and math.isnan(recall):
         return math.nan
     if math.isnan(precision) or math.isnan(recall) or precision + recall == 0:

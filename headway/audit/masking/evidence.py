@@ -1,4 +1,4 @@
-"""What running text gives the audits of models that guess hidden tokens; and what cheap methods guess."""
+"""What running text gives to the audits of masked language models; and their baselines."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from headway.scoring.score import Score
 
 
 class MaskedEvidence(Evidence):
-    """`task`: one whose models guess what is hidden, `headway.tasks.masked.MaskedModelling`."""
+    """`task`: masked language modelling, `headway.tasks.masked.MaskedModelling`."""
 
     def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
         return [(TextSet(self.task.data.texts), TEXT_AUDITS), *super().looked_at()]
@@ -52,10 +52,10 @@ class MaskedEvidence(Evidence):
         return self.recipe.model.masking, tokenizer.marks, tokenizer.words
 
     def _changed(self, train: TextRows) -> Any:
-        """The same task on a text in which every token is another."""
+        """The same task on a text in which every token is replaced by another."""
         data, words = self.task.data, self.task.data.tokenizer.words
         number = np.searchsorted(words, train.ids)
-        other = len(words) - 1 - number  # what was first is last: nothing that goes by their order stays as it is
+        other = len(words) - 1 - number  # reversed, so that nothing that depends on their order stays the same
         other = words[np.where(other == number, (number + 1) % len(words), other)].astype(train.ids.dtype)
         return replace(self.task, data=replace(data, splits={**data.splits, "train": replace(train, ids=other)}))
 
@@ -91,12 +91,12 @@ class MaskedEvidence(Evidence):
 def guessed_cheaply(
     train: np.ndarray, splits: Mapping[str, TextRows], tokenizer: Tokenizer, share: float
 ) -> list[Baseline]:
-    """Of the tokens that are hidden in scores: by how frequent tokens are, by the commonest of all, and by the four
-    tokens before each, with nothing of what follows."""
+    """Baselines on the tokens that are masked in scoring: token frequencies, the commonest token, and the four tokens
+    before each, without later ones."""
     train, words, vocabulary, marks = train[:MOST_TOKENS], tokenizer.words, tokenizer.size, tokenizer.marks
     assert marks is not None
     counts = np.bincount(train, minlength=vocabulary)
-    nats = -np.log((counts + 1) / (counts[words].sum() + len(words)))  # one more of each: all are possible
+    nats = -np.log((counts + 1) / (counts[words].sum() + len(words)))  # add-one smoothing
     counted, commonest = ngram.fit(train, vocabulary, ORDER), int(counts.argmax())
     fitted, found = f"fitted on {len(train):,} train tokens", []
     for split, rows in splits.items():
@@ -118,7 +118,7 @@ def guessed_cheaply(
                 Score(
                     scored,
                     math.exp(by_counting.mean()),
-                    f"exp of nats by the {ORDER - 1} tokens before, which are shown, and none behind, {fitted} · {how}",
+                    f"exp of nats by the {ORDER - 1} tokens before, unmasked, and none after, {fitted} · {how}",
                 ),
             ),
             Baseline(

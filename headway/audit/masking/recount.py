@@ -1,5 +1,5 @@
 """The scores of masked language models computed a second time, by plain definitions. As in audit/scores/recount.py,
-nothing here uses headway/scoring, nor the code that masks tokens in training.
+nothing here uses headway/scoring, or the code that masks tokens in training.
 """
 
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ from headway.data.tokenizers import Tokenizer
 from headway.scoring.score import Score
 
 AT_ONCE = 2**22
-"""Logits: 32 MB in float64."""
+"""Number of logits in memory at a time: 32 MB in float64."""
 
 
 @dataclass(frozen=True)
 class MaskedRecount(CountedOneByOne):
     text: str
-    """Read again."""
+    """The text, read again."""
     tokenizer: Tokenizer
     used: TextRows
-    """What the scorer takes for the rows of it."""
+    """The rows that the scorer uses."""
     longest: int
-    """Tokens of a row, marks not counted."""
+    """Maximum number of tokens of a row, not counting special tokens."""
     by_line: bool
     share: float
-    """Of each row that is hidden."""
+    """Share of each row that is masked."""
 
     @cached_property
     def rows(self) -> list[list[int]]:
-        """Of the text, made again."""
+        """The rows of the text, made again."""
         texts = self.text.split("\n") if self.by_line else [self.text]
         ids = [self.tokenizer.encode(text).ids.tolist() for text in texts]
         return [row[k : k + self.longest] for row in ids for k in range(0, len(row), self.longest)]
@@ -70,9 +70,9 @@ class MaskedRecount(CountedOneByOne):
                 for k, said in zip(some, logits, strict=True):
                     nats[k] = []
                     for place in hidden[k]:
-                        chances = said[marks.before + place].log_softmax(-1)
-                        nats[k].append(-float(chances[rows[k][place]]))
-                        likeliest = chances.topk(2)
+                        log_probabilities = said[marks.before + place].log_softmax(-1)
+                        nats[k].append(-float(log_probabilities[rows[k][place]]))
+                        likeliest = log_probabilities.topk(2)
                         hits += int(likeliest.indices[0]) == rows[k][place]
                         close += float(likeliest.values[0].exp() - likeliest.values[1].exp()) < CLOSE
         all_nats = np.array([one for k in sorted(nats) for one in nats[k]])
@@ -90,31 +90,31 @@ class MaskedRecount(CountedOneByOne):
     def compare(self) -> str | None:
         ours, used = self.rows, self.used
         if len(ours) != len(used):
-            return f"{len(used):,} rows are scored, and the text has {len(ours):,}"
+            return f"{len(used):,} rows are scored, but the text has {len(ours):,}"
         if [len(row) for row in ours] != used.lengths.tolist():
-            return "the rows that are scored are not as long as those of the text"
+            return "the scored rows are not as long as those of the text"
         if off := int((np.concatenate([np.array(row) for row in ours]) != used.ids).sum()):
-            return f"{off:,} of the {len(used.ids):,} tokens that are scored are not those of the text"
+            return f"{off:,} of the {len(used.ids):,} scored tokens are not those of the text"
         return None
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
-        """A share of guesses that are right is a whole number of them."""
+        """The accuracy times the number of masked tokens must be an integer."""
         if "masked_accuracy" not in scores:
             return None
         there = sum(min(max(1, round(self.share * len(row))), len(row)) for row in self.rows)
         hits = scores["masked_accuracy"].value * there
         if abs(hits - round(hits)) <= 1e-6 * max(there, 1):
             return None
-        return f"{there:,} tokens are hidden, and {scores['masked_accuracy'].value:.6g} of them is no whole number"
+        return f"{there:,} tokens are masked, but {scores['masked_accuracy'].value:.6g} of them is not a whole number"
 
     def unaided(self, asked: Asked) -> list[float]:
-        """Of rows in which nothing else than the other tokens is given."""
+        """The usual loss, since the model sees no later answers anyway: only the unmasked tokens are given."""
         found = zip(*(self.counts(part, asked) for part in self.parts), strict=True)
         return [float(np.concatenate([one.pieces for one in own]).mean()) for own in found]
 
 
 def chosen(row: int, length: int, longest: int, share: float, marks: Marks) -> list[int]:
-    """Which tokens of a row are hidden, by its number and its length: those with the smallest draws, as they come."""
+    """The masked positions of a row, from its index and length: those with the smallest draws, in this order."""
     count = min(max(1, round(share * length)), length)
     index = row * (longest + marks.room()) + marks.before + np.arange(length, dtype=np.uint64)
     draws = _draws(index) >> 1
@@ -122,7 +122,7 @@ def chosen(row: int, length: int, longest: int, share: float, marks: Marks) -> l
 
 
 def _draws(index: np.ndarray) -> np.ndarray:
-    """32 bits for each index: the hash of headway/core/random.py, for the stream of what is hidden in scores."""
+    """32 bits for each index: the hash of headway/core/random.py, for the stream of masks in scoring."""
     low = (1 << 32) - 1
     keys = [_mixed((key(0, "scored choice", half) & low) + _mixed(0x9E3779B1)) for half in (0, 1)]
     x = (index * 0x9E3779B1 + keys[0]) & low

@@ -1,4 +1,4 @@
-"""An audit of what is carried from batch to batch: is it the past of the same rows, and nothing but that?"""
+"""An audit of the state carried from batch to batch: is it the past of the same rows, and nothing else?"""
 
 import math
 from dataclasses import replace
@@ -17,27 +17,26 @@ from headway.training.carried import CarriedState
 from headway.training.setting import Setting
 from headway.training.update import Update
 
-FELT = 1e-4
-"""Of a loss: what a state must change in it, so that one can tell whether it was listened to."""
+SMALLEST_EFFECT = 1e-4
+"""Smallest relative change of the loss that shows whether the state was used."""
 
 
 @audit("model", rests_on=("determinism",))
 def carried_state(probe: Probe) -> Outcome:
-    """A state that is carried is the past of the same rows, has no gradient, and is gone where rows begin anew.
+    """A carried state comes from the same rows, has no gradient, and is reset where rows start anew.
 
-    Sentences are read in three pieces, each going on from what the one before left, kept as training keeps it. Where
-    every layer remembers all of them (a recurrence always does, attention as far as its memory goes) the answers must
-    be those of one pass, within a thousandth of their spread. Then a piece is read whose rows begin anew: its answers
-    must be those of a piece that nothing came before. And what is kept must have no gradient. Layer by layer, in any
-    model, what is given in the last of several batches must be what one pass over the tokens before gives: over all of
-    them for a recurrence, over as many as its memory has slots for attention, and no more. Last, training itself takes
-    four steps over such pieces, in as many parts as training.accumulate says and without moving a weight: what it gives
-    each row to go on from must be what that row leaves where it is read alone, whatever the layers and positions are,
-    and the loss must be that of answers which go on from there. When it fails, look for rows or parts that changed
-    places, for a state of the batch before last, or of another layer, for parts of a state that were exchanged, for
-    memory that is too long or too short, stands at the wrong places or is looked at before there is any, for a reset
-    that was forgotten, for a loss that is computed without the state: the model learns from a past that its rows never
-    had, and nothing else tells.
+    Sentences are read in three pieces, each continuing from the state of the one before, stored as training stores it.
+    Where every layer remembers all pieces (a recurrence always does, attention as far as its memory goes), the outputs
+    must equal those of one pass, within a thousandth of their standard deviation. Then a piece is read whose rows start
+    anew: its outputs must equal those of a piece with nothing before it. The stored state must have no gradient. Layer
+    by layer, in any model, the output in the last of several batches must equal that of one pass over the preceding
+    tokens: all of them for a recurrence, as many as the memory has slots for attention, and no more. Last, training
+    itself takes four steps over such pieces, in as many parts as training.accumulate says and without changing a
+    weight. The state that each row starts from must be the one that this row leaves when it is read alone, whatever
+    layers and positions the model has, and the loss must be computed from that state. If it fails, the model learns
+    from a past that its rows never had, and no score shows it. Look for rows or parts of a batch that were swapped, for
+    a state of the batch before last or of another layer, for swapped parts of a state, for memory that is too long, too
+    short, misplaced or used before it is filled, for a forgotten reset, and for a loss computed without the state.
     """
     spec, ids = probe.recipe.model, probe.sentences
     if not spec.remembers:
@@ -48,29 +47,37 @@ def carried_state(probe: Probe) -> Outcome:
     with torch.enable_grad():
         answers, kept = _read(probe, pieces)
     if attached := [name for name, tensor in kept.items() if tensor.requires_grad or tensor.grad_fn is not None]:
-        return failed(len(attached), f"what is carried ({attached[0]}) still has a gradient: it grows with every step")
+        return failed(
+            len(attached), f"the carried state ({attached[0]}) still has a gradient: the graph grows with every step"
+        )
     fresh, _ = probe.how.carry_on(probe.model, pieces[0], None)
-    anew = difference(_begun_anew(probe, pieces), fresh, probe.answers)
+    anew = difference(_after_reset(probe, pieces), fresh, probe.answers)
     if not anew <= TINY:
-        return failed(anew, f"where rows begin anew, the answers still depend on those before: by {anew:.2g}")
+        return failed(
+            anew, f"where rows start anew, the outputs still depend on earlier rows: by {anew:.2g} standard deviations"
+        )
     if lost := next((one for one in memory_by_layer(probe) if not one.off <= TINY), None):
-        said = f"{lost.layer} gives in a later batch what it does not give where it reads {lost.past} at once"
-        return failed(lost.off, f"{said}: off by {lost.off:.2g} of the spread")
+        said = f"{lost.layer} gives another output in a later batch than in one pass over {lost.past}"
+        return failed(lost.off, f"{said}: off by {lost.off:.2g} standard deviations")
     if problem := _in_training(probe, min(size, (ids.shape[2] - 1) // 3)):
         return failed(None, problem)
-    own = "in training every row goes on from its own past, and from nothing where it begins anew"
+    own = "in training every row continues from its own state, and from zeros where it starts anew"
     if least < 2 * size:
-        return passed(anew, f"{own}; not every layer remembers, so one pass would answer otherwise")
-    if math.isinf(least) and not isinstance(spec.positions, NoPositions):  # a recurrence carries no slots to count on
-        return passed(anew, f"{own}; {spec.positions.kind} positions begin at 0 in every batch, which one pass has not")
+        return passed(anew, f"{own}; not every layer has enough memory to compare with one pass")
+    if math.isinf(least) and not isinstance(spec.positions, NoPositions):  # a recurrence carries no count of positions
+        return passed(
+            anew, f"{own}; {spec.positions.kind} positions start at 0 in every batch, so one pass would differ"
+        )
     worst = difference(torch.cat(answers, 2).detach(), probe.answers)
     if not worst <= TINY:
-        return failed(worst, f"read in three batches, sentences get other answers than at once, by {worst:.2g}")
-    return passed(worst, f"going on from batch to batch gives the answers of one pass (largest difference {worst:.1g})")
+        return failed(
+            worst, f"outputs for sentences read in three batches differ from those of one pass by {worst:.2g}"
+        )
+    return passed(worst, f"reading in several batches gives the outputs of one pass (largest difference {worst:.1g})")
 
 
 def _read(probe: Probe, pieces: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """One piece after the other, as batches of training follow each other; and what is kept at the end."""
+    """The outputs for one piece after the other, as consecutive training batches, and the state kept at the end."""
     state, answers, begins = CarriedState(), [], torch.zeros((), dtype=torch.bool, device=probe.device)
     for piece in pieces:
         before = state.before(0, 1, begins) if state else None
@@ -80,8 +87,8 @@ def _read(probe: Probe, pieces: list[Tensor]) -> tuple[list[Tensor], dict[str, T
     return answers, state.here
 
 
-def _begun_anew(probe: Probe, pieces: list[Tensor]) -> Tensor:
-    """The first piece, in rows of which others were read before."""
+def _after_reset(probe: Probe, pieces: list[Tensor]) -> Tensor:
+    """The outputs for the first piece, in rows that start anew after others were read."""
     state, begins = CarriedState(), torch.ones((), dtype=torch.bool, device=probe.device)
     state.after(0, 1, probe.how.carry_on(probe.model, pieces[-1], None)[1] or {})
     return probe.how.carry_on(probe.model, pieces[0], state.before(0, 1, begins))[0]
@@ -91,7 +98,7 @@ def _begun_anew(probe: Probe, pieces: list[Tensor]) -> Tensor:
 
 
 class _Given(NamedTuple):
-    """What the loss of a part of a batch was computed from, and what it was."""
+    """What the loss of a part of a batch was computed from, and its value."""
 
     batch: Any
     before: Carried | None
@@ -99,39 +106,41 @@ class _Given(NamedTuple):
 
 
 def _in_training(probe: Probe, size: int) -> str | None:
-    """What is wrong with what steps of training give their rows to go on from, in words; None = nothing."""
+    """What is wrong with the states that training steps give to their rows, as a sentence; None if nothing is."""
     if size < 1:
         return None
     ids, parts = probe.sentences, math.gcd(probe.recipe.training.accumulate, probe.sentences.shape[1])
-    left = _left_alone(probe, [ids[:, :, k * size : (k + 1) * size] for k in (0, 1)])
+    left = _states_alone(probe, [ids[:, :, k * size : (k + 1) * size] for k in (0, 1)])
     given = _steps(probe, [_piece(probe, k, size, begins=n in (0, 3)) for n, k in enumerate((0, 1, 2, 0))], parts)
     for n, (batch, before, loss) in enumerate(given):
         step = n // parts
         rows = slice(batch.first_row, batch.first_row + batch.inputs.shape[1])
         if step in (0, 3):
             if any(bool(kept.any()) for kept in (before or {}).values()):
-                return f"in training, rows that begin anew go on from those of the step before (part {n % parts + 1})"
+                return (
+                    f"in training, rows that start anew continue from those of the step before (part {n % parts + 1})"
+                )
             continue
         if not _same(before or {}, {name: kept[:, rows] for name, kept in left[step - 1].items()}):
             which = f"step {step + 1}" + (f", part {n % parts + 1} of {parts}" if parts > 1 else "")
-            return f"in training, rows do not go on from what they left when they are read alone ({which})"
+            return f"in training, rows do not continue from the state they leave when read alone ({which})"
         with_it, without = (
             float(probe.how.lowered(probe.model, probe.how.carry_on(probe.model, batch.inputs, state)[0], batch, state))
             for state in (before, None)
         )
-        if not abs(loss - with_it) <= max(abs(with_it - without) / 4, FELT * abs(with_it)):
-            return f"the loss of training does not go on from the state: it is {loss:.5g}, with it {with_it:.5g}"
+        if not abs(loss - with_it) <= max(abs(with_it - without) / 4, SMALLEST_EFFECT * abs(with_it)):
+            return f"the training loss does not use the state: it is {loss:.5g}; with the state it is {with_it:.5g}"
     return None
 
 
 def _piece(probe: Probe, k: int, size: int, begins: bool) -> Any:
-    """A batch of training: the k-th piece of all sentences, with what comes after each of its tokens."""
+    """A training batch: the k-th piece of all sentences, with the next token of each as target."""
     inputs, targets = (probe.sentences[:, :, k * size + ahead : (k + 1) * size + ahead] for ahead in (0, 1))
     return replace(probe.batch, inputs=inputs, targets=targets, begins=torch.tensor(begins, device=probe.device))
 
 
-def _left_alone(probe: Probe, pieces: list[Tensor]) -> list[Carried]:
-    """What all rows leave after each piece, each row read by itself."""
+def _states_alone(probe: Probe, pieces: list[Tensor]) -> list[Carried]:
+    """The states after each piece, with every row read by itself."""
     left: list[list[Carried]] = [[] for _ in pieces]
     for row in range(pieces[0].shape[1]):
         state = None
@@ -142,12 +151,12 @@ def _left_alone(probe: Probe, pieces: list[Tensor]) -> list[Carried]:
 
 
 def _steps(probe: Probe, batches: list[Any], parts: int) -> list[_Given]:
-    """Real steps on these batches, but for the optimizer's; without dropout."""
+    """Real training steps on these batches, without dropout and without the optimizer's update."""
     model, clock, found = probe.model, probe.model.clock, []
     was, alive = (int(clock.step), clock.first_row), torch.ones(1, dtype=torch.bool, device=probe.device)
     spec = probe.recipe.training.model_copy(update={"accumulate": parts})
     setting = Setting(probe.device, torch.float32, False, False, ())
-    update = Update(model, _StandsStill(model), _InOrder(batches), spec, setting, alive)  # pyright: ignore
+    update = Update(model, _NoOptimizer(model), _InOrder(batches), spec, setting, alive)  # pyright: ignore
 
     def watched(part: Any, before: Carried | None) -> Any:
         losses, after = model.loss(part, before)
@@ -170,8 +179,8 @@ def _steps(probe: Probe, batches: list[Any], parts: int) -> list[_Given]:
     return found
 
 
-class _StandsStill:
-    """In the place of an optimizer: it moves nothing."""
+class _NoOptimizer:
+    """A stand-in for an optimizer; it changes no weight."""
 
     def __init__(self, model: Any):
         self.parameters = list(model.parameters())
@@ -181,7 +190,7 @@ class _StandsStill:
 
 
 class _InOrder:
-    """A sampler of these batches."""
+    """A sampler that returns these batches in order."""
 
     def __init__(self, batches: list[Any]):
         self.batches, self.steps_per_epoch = batches, len(batches)
@@ -191,7 +200,7 @@ class _InOrder:
 
 
 def _same(one: Carried, other: Carried) -> bool:
-    """But for rounding."""
+    """Equal up to rounding."""
     if one.keys() != other.keys():
         return False
     pairs = [(one[name].double(), kept.double()) for name, kept in other.items()]

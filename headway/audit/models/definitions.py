@@ -1,8 +1,8 @@
-"""What the pieces of a model are: the formulas of the papers, in a few plain lines of float64 each.
+"""The formulas of the papers for the parts of a model, in a few plain lines of float64 each.
 
-Nothing here is shared with `headway.nn`, which is fast and has replicas, caches and kernels: whoever makes a mistake
-there would have to make it here a second time. A scheme of positions is known by its kind; one of the user's own that
-is added to `SCHEMES` is compared like the others, and of one that is not nothing is said.
+Nothing here is shared with `headway.nn`, which is fast and has replicas, caches and kernels: a mistake there would have
+to be made here a second time to go unnoticed. Position schemes are looked up by their kind; a user's own scheme is
+compared too if it is added to `SCHEMES`, and skipped otherwise.
 """
 
 import math
@@ -13,26 +13,26 @@ import torch
 from torch import Tensor
 
 Parameters = Mapping[str, Tensor]
-"""Of a scheme, for one replica: without the leading axis."""
+"""The parameters of a module for one replica, without the replica axis."""
 
 
 class Scheme(NamedTuple):
-    """How a kind of positions acts; None = it does not, there."""
+    """How a position scheme acts; None where it does nothing."""
 
     embed: Callable[[Any, Parameters, int, int], Tensor] | None = None
     """(spec, parameters, T, D): what is added to the embeddings [T, D]."""
     rotate: Callable[[Any, Tensor], Tensor] | None = None
-    """(spec, x [..., T, d]): queries or keys, placed."""
+    """(spec, x [..., T, d]): the rotated queries or keys."""
     bias: Callable[[Any, Parameters, int, int, float], Tensor] | None = None
-    """(spec, parameters, heads, T, nudge): what is added to the scores [heads, T, T]. Where a formula rounds down,
-    `nudge` is added before: a number on the border may fall to either side in float32."""
+    """(spec, parameters, heads, T, nudge): what is added to the scores [heads, T, T]. `nudge` is added before a formula
+    rounds down, since float32 may put a number on the border to either side."""
 
 
 # --- attention, norms, loss ------------------------------------------------------------------------------------------
 
 
 def attention_weights(scores: Tensor, may_see: Tensor) -> Tensor:
-    """The softmax over what may be seen; zeros where that is nothing. https://arxiv.org/abs/1706.03762"""
+    """The softmax over what may be seen; zeros where nothing may. https://arxiv.org/abs/1706.03762"""
     exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * may_see
     return exponentials / exponentials.sum(-1, keepdim=True).clamp(min=1e-300)
 
@@ -43,7 +43,7 @@ def scaled_dot(parameters: Parameters, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def additive(parameters: Parameters, queries: Tensor, keys: Tensor) -> Tensor:
-    """v·tanh(q + k), a query after the other. https://arxiv.org/abs/1409.0473"""
+    """v·tanh(q + k), one query at a time. https://arxiv.org/abs/1409.0473"""
     rows = []
     for t in range(queries.shape[-2]):
         total = queries[..., t : t + 1, :].double() + keys.double()  # [..., H, K, d]
@@ -72,10 +72,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 0.0) -> Tensor:
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """The mean of -log p(target), p = softmax(logits)."""
-    chances = logits.double().flatten(0, -2)
-    chances = chances - chances.amax(-1, keepdim=True)
-    normaliser = chances.exp().sum(-1).log()
-    return (normaliser - chances[torch.arange(len(chances), device=chances.device), targets.flatten()]).mean()
+    shifted = logits.double().flatten(0, -2)
+    shifted = shifted - shifted.amax(-1, keepdim=True)
+    normaliser = shifted.exp().sum(-1).log()
+    return (normaliser - shifted[torch.arange(len(shifted), device=shifted.device), targets.flatten()]).mean()
 
 
 def penalty(spec: Any, x: Tensor) -> Tensor:
@@ -88,12 +88,12 @@ def penalty(spec: Any, x: Tensor) -> Tensor:
 # --- recurrences -----------------------------------------------------------------------------------------------------
 
 State = tuple[Tensor, ...]
-"""The hidden state of one row, [H], and what else a cell carries."""
+"""The hidden state of one row, [H], and whatever else a cell carries."""
 
 
 def rnn(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """h' = φ(W x + b + U h). https://doi.org/10.1207/s15516709cog1402_1"""
-    total = _told(parameters, x) + parameters["recurrent"].double() @ state[0]
+    total = _from_input(parameters, x) + parameters["recurrent"].double() @ state[0]
     if spec.nonlinearity == "relu":
         return (torch.maximum(total, torch.zeros_like(total)),)
     return (_sigmoid(total) if spec.nonlinearity == "sigmoid" else 2 * _sigmoid(2 * total) - 1,)  # tanh, otherwise
@@ -102,7 +102,7 @@ def rnn(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
 def gru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """h' = (1 - z)·n + z·h, n = tanh(a + r·(U h + c)): the form of https://arxiv.org/abs/1406.1078 that cuDNN has."""
     H, U = len(state[0]), parameters["recurrent"].double()
-    a = _told(parameters, x)
+    a = _from_input(parameters, x)
     reset = _sigmoid(a[:H] + U[:H] @ state[0])
     update = _sigmoid(a[H : 2 * H] + U[H : 2 * H] @ state[0])
     more = parameters["reset_bias"].double() if "reset_bias" in parameters else 0.0
@@ -113,7 +113,7 @@ def gru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
 def lstm(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """c' = f·c + i·g, h' = o·tanh(c'), rows of the matrices in the order i, f, g, o. 10.1162/089976600300015015"""
     H = len(state[0])
-    total = _told(parameters, x) + parameters["recurrent"].double() @ state[0]
+    total = _from_input(parameters, x) + parameters["recurrent"].double() @ state[0]
     enter, forget, leave = (_sigmoid(total[k * H : (k + 1) * H]) for k in (0, 1, 3))
     cell = forget * state[1] + enter * (2 * _sigmoid(2 * total[2 * H : 3 * H]) - 1)
     return leave * (2 * _sigmoid(2 * cell) - 1), cell
@@ -121,7 +121,7 @@ def lstm(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
 
 def mingru(spec: Any, parameters: Parameters, x: Tensor, state: State) -> State:
     """h' = (1 - z)·h + z·g(U x), z = σ(W x). https://arxiv.org/abs/2410.01201"""
-    H, a = len(state[0]), _told(parameters, x)
+    H, a = len(state[0]), _from_input(parameters, x)
     update, candidate = _sigmoid(a[:H]), a[H:]
     positive = torch.where(candidate >= 0, candidate + 0.5, _sigmoid(candidate))
     return ((1 - update) * state[0] + update * positive,)
@@ -137,7 +137,7 @@ def recurrence(spec: Any, parameters: Parameters, x: Tensor, first: State, real:
     return torch.stack(found), state
 
 
-def _told(parameters: Parameters, x: Tensor) -> Tensor:
+def _from_input(parameters: Parameters, x: Tensor) -> Tensor:
     product = parameters["input.weight"].double() @ x
     return product + parameters["input.bias"].double() if "input.bias" in parameters else product
 
@@ -163,7 +163,7 @@ def learned(spec: Any, parameters: Parameters, length: int, width: int) -> Tenso
 
 
 def sinusoidal(spec: Any, parameters: Parameters, length: int, width: int) -> Tensor:
-    """sin(t / base^(2i/D)) and cos of the same, by turns, or all sines first. https://arxiv.org/abs/1706.03762"""
+    """sin(t / base^(2i/D)) and cos of the same, alternating, or all sines first. https://arxiv.org/abs/1706.03762"""
     rows = []
     for t in range(length):
         waves = [t / spec.base ** (2 * (k // 2) / width) for k in range(width)]
@@ -184,35 +184,35 @@ def rotary(spec: Any, x: Tensor) -> Tensor:
 
 def alibi(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
     """-m·(i - j) for key j of query i. https://arxiv.org/abs/2108.12409"""
-    return -_slopes(heads)[:, None, None] * _back(length)
+    return -_slopes(heads)[:, None, None] * _distances(length)
 
 
 def alibi_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
     """-m·|i - j|"""
-    return -_slopes(heads)[:, None, None] * _back(length).abs()
+    return -_slopes(heads)[:, None, None] * _distances(length).abs()
 
 
 def t5(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
-    """A learned number per head and bucket of i - j, for keys that lie behind. https://arxiv.org/abs/1910.10683"""
-    back = _back(length).clamp(min=0)
+    """A learned number per head and bucket of i - j, for keys not after the query. https://arxiv.org/abs/1910.10683"""
+    back = _distances(length).clamp(min=0)
     return parameters["weight"].double()[:, _buckets(back, spec.buckets, spec.furthest, nudge)]
 
 
 def t5_symmetric(spec: Any, parameters: Parameters, heads: int, length: int, nudge: float) -> Tensor:
-    """The same with a half of the buckets for each direction, that of later keys the second."""
-    back, half = _back(length), spec.buckets // 2
+    """The same with half of the buckets for each direction, the second half for later keys."""
+    back, half = _distances(length), spec.buckets // 2
     bucket = _buckets(back.abs(), half, spec.furthest, nudge) + half * (back < 0)
     return parameters["weight"].double()[:, bucket]
 
 
-def _back(length: int) -> Tensor:
+def _distances(length: int) -> Tensor:
     """i - j"""
     return torch.tensor([[i - j for j in range(length)] for i in range(length)], dtype=torch.float64)
 
 
 def _slopes(heads: int) -> Tensor:
-    """A geometric series from 2^(-8/n), with that ratio; where n is no power of two, that of the power below it, and
-    then every second one of the power above."""
+    """A geometric series that starts at 2^(-8/n) and has that ratio. If n is not a power of two: the series of the next
+    lower power, then every second number of that of the next higher one."""
     below = 1
     while 2 * below <= heads:
         below *= 2
@@ -222,7 +222,8 @@ def _slopes(heads: int) -> Tensor:
 
 
 def _buckets(far: Tensor, buckets: int, furthest: int, nudge: float) -> Tensor:
-    """The first half one by one; the others share the way to `furthest` evenly, on a scale of logarithms."""
+    """The first half of the buckets holds single distances; the others divide the rest up to `furthest` evenly in the
+    logarithm."""
 
     def bucket(distance: int) -> int:
         exact = buckets // 2
@@ -251,7 +252,7 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def adamw(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
-    """The weights after this step (counted from 1), and what is remembered. https://arxiv.org/abs/1711.05101"""
+    """The weights after this step (counted from 1), and the optimizer's state. https://arxiv.org/abs/1711.05101"""
     mean, square = memory or (0.0, 0.0)
     mean = spec.beta1 * mean + (1 - spec.beta1) * gradient
     square = spec.beta2 * square + (1 - spec.beta2) * gradient**2
@@ -260,7 +261,7 @@ def adamw(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, 
 
 
 def adam(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int, rate: float, decay: float) -> Any:
-    """AdamW without its decay, of a loss with an L2 penalty. https://arxiv.org/abs/1412.6980"""
+    """AdamW with weight decay as an L2 penalty in the gradient. https://arxiv.org/abs/1412.6980"""
     return adamw(spec, weights, gradient + decay * weights, memory, step, rate, 0.0)
 
 
@@ -280,7 +281,7 @@ def adagrad(spec: Any, weights: Tensor, gradient: Tensor, memory: Any, step: int
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {"adamw": adamw, "adam": adam, "sgd": sgd, "adagrad": adagrad}
 OF_EACH_WEIGHT = frozenset(OPTIMIZERS)
-"""Those that move a weight by what is known of it alone, so that some weights of a tensor tell of it."""
+"""Optimizers that update each weight independently of the others, so that checking some of a tensor suffices."""
 
 
 PACES: dict[str, Callable[[Any, int, int, bool], float]] = {
@@ -290,17 +291,18 @@ PACES: dict[str, Callable[[Any, int, int, bool], float]] = {
     "layerwise": lambda spec, depth, head, added: math.prod([spec.decay] * (head - depth)),
     "lora": lambda spec, depth, head, added: 1.0 if added or depth == head else 0.0,
 }
-"""What the rate of a parameter is multiplied by, so far above the tokens, where the head is so far above them."""
+"""(spec, depth of the parameter, depth of the head, whether it was added): the factor on its learning rate. Depth is
+counted from the embeddings upwards."""
 
 
 def tail(spec: Any, weights: list[Tensor]) -> Tensor:
-    """The mean of the last ones, of those after every so many steps, counted from the end."""
+    """The mean of the last weights, taken every few steps, counted from the end."""
     taken = weights[::-1][:: spec.every][: max(1, int(spec.last * len(weights) / spec.every))]
     return torch.stack(taken).mean(0)
 
 
 def moving(spec: Any, weights: list[Tensor]) -> Tensor:
-    """An exponential moving average that is the plain mean as long as that forgets faster."""
+    """An exponential moving average; a plain mean at first, as long as that forgets faster."""
     average = weights[0]
     for step, here in enumerate(weights):
         share = max(1 / (step + 1), 1 - spec.decay)
@@ -312,8 +314,8 @@ AVERAGES: dict[str, Callable[[Any, list[Tensor]], Tensor]] = {"tail": tail, "mov
 
 
 def rate_of(schedule: Any, step: int, warmup: int, total: int) -> float | None:
-    """The share of the learning rate at a step (counted from 0): a line up from zero, which the first step is already
-    above, and then by the kind; None where that has no definition here."""
+    """The learning rate at a step (counted from 0) as a share of the highest: a linear warm-up from zero, with the
+    first step already above it, then by the kind of schedule; None for a kind that has no definition here."""
     if step < warmup:
         return (step + 1) / (warmup + 1)
     left = total - 1 - warmup

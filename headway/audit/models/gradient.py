@@ -1,7 +1,7 @@
-"""An audit of gradients: what autograd gives is the slope of the loss.
+"""An audit of gradients: autograd's gradient is the slope of the loss.
 
-A gradient that is cut off somewhere (a `detach` too many), or computed by formulas of one's own that are wrong, changes
-no answer and no loss: the model trains, by another direction than it should, and learns less than it could.
+A gradient that is cut off somewhere (by one `detach` too many), or computed by a wrong hand-written formula, changes no
+output and no loss: the model trains in another direction than it should, and learns less than it could.
 """
 
 from collections.abc import Iterator
@@ -22,74 +22,75 @@ from headway.nn.trainable import Carried
 
 DIRECTIONS = 3
 STEP = 1e-4
-"""How far weights are moved, beside their size."""
-ASIDE = 1e-2
-"""How far they are from those that are audited."""
+"""How far weights are moved, relative to their size."""
+SHIFT = 1e-2
+"""How far the weights are first shifted away from those that are audited, relative to their size."""
 SMALL = 1e-2
-"""Of the whole gradient: the part of one tensor that is looked at as closely as any. A smaller one may be rounding."""
+"""Share of the whole gradient's norm above which a tensor is checked in full; a smaller gradient may be rounding."""
 MOST_DRAWN = 65_537
-"""Numbers of a direction, for one tensor; a prime, so that rows of no width meet the same ones at the same places."""
-OFF = 0.02
-"""Of the gradient of one tensor. Rounding stays below a thousandth."""
+"""Maximum count of random numbers for one tensor, which are then repeated; a prime, so that rows do not repeat them."""
+TOLERANCE = 0.02
+"""Tolerance, relative to the gradient of one tensor. Rounding stays below a thousandth."""
 NEAR = 4
-"""Tokens on either side of a position, between which gradients are followed."""
-FELT = 1e-5
-"""Of what is said: what it must change by where embeddings before it become others, or nothing can be told."""
-CUT = 0.2
-"""Of the slope from one side to the other. Where a gradient ends, all of it is missing."""
+"""How many tokens on either side of a position are used to follow gradients across it."""
+SMALLEST_EFFECT = 1e-5
+"""Smallest relative change of the output for a change of earlier embeddings; below it nothing can be compared."""
+TOLERANCE_ACROSS = 0.2
+"""Tolerance of the slope across a position. Where a gradient is cut off, all of it is missing."""
 SHARE = 0.05
-"""Of what may be spent on asking positions one by one."""
+"""Share of the budget for checking single positions."""
 SMALL_STEP = 1e-6
-"""How far embeddings are moved, beside their size: float64 can tell, and hardly a unit is moved over its corner."""
+"""How far embeddings are moved, relative to their size: float64 resolves it, and hardly a ReLU crosses its kink."""
 
 
 @audit("model", rests_on=("finite", "determinism", "kernel", "definition", "loss"))
 def gradient(probe: Probe) -> Outcome:
-    """The gradient is the slope of the loss: weights that are moved a little move the loss as the gradient says.
+    """The gradient is the slope of the loss: small changes of the weights change the loss as the gradient says.
 
-    The gradient of the loss of a few rows is taken as training takes it, in training mode, with its noise and its
-    kernels. Beside it stands a copy of the model in float64, with attention written out, whose loss is computed from
-    its answers in a line. Its weights are moved in random directions, all tensors so far that each should change the
-    loss as much as any other, and the loss must change as gradient and direction say: off by two hundredths of the
-    gradient of a single tensor is too much. Where it fails, tensors are moved one by one, to say which it is. Where a
-    state is carried, rows go on from one. Then, in rows as long as those of training, the embeddings of a few tokens up
-    to a position are moved, and what is said of the few behind it must move as the gradient from there to here says: at
-    every position, or where that would take long at many. Look for a `detach`, for weights that were copied on their
-    way, for a backward pass that was written by hand.
+    The gradient of the loss of a few rows is taken as in training, in training mode, with its dropout and its kernels.
+    It is compared with finite differences of a float64 copy of the model with plain attention, whose loss is computed
+    from its outputs in one line. The copy's weights are moved in random directions, scaled so that every tensor should
+    change the loss equally. An error of 2 % of the gradient of a single tensor is too much. If it fails, tensors are
+    moved one by one to find which one is wrong. If a state is carried, rows start from one. Then, in rows of the
+    training length, the embeddings of a few tokens up to a position are moved, and the outputs of the few after it must
+    change as the gradient across this position says: at every position or, where that would take long, at many. Look
+    for a `detach`, for weights that were copied on their way, and for a hand-written backward pass.
     """
     batch = probe.excerpt(rows=2, tokens=24)
-    with _off_its_corners(probe.model):
-        before = _left_before(probe, batch)
+    with _away_from_kinks(probe.model):
+        before = _state_before(probe, batch)
         names, gradients = _by_autograd(probe, batch, before)
         slope = _Slopes(probe, batch, before, gradients)
-        ends = _where_it_ends(probe, slope.model)
+        ends = _where_it_is_wrong(probe, slope.model)
     off = slope.off(range(len(names)))
-    if off <= OFF and ends is not None:
-        sentence = f"gradients do not go back over position {ends.at} of {ends.length} as they should"
-        return failed(ends.off, f"{sentence}: the slope of what is said behind it is off by {ends.off:.0%}")
-    if off <= OFF:
-        return passed(off, f"the loss moves with all {len(names)} parameters as its gradient says (off by {off:.1g})")
+    if off <= TOLERANCE and ends is not None:
+        sentence = f"gradients do not flow back correctly over position {ends.at} of {ends.length}"
+        return failed(ends.off, f"{sentence}: the slope of the outputs after it is off by {ends.off:.0%}")
+    if off <= TOLERANCE:
+        return passed(
+            off, f"the loss changes with all {len(names)} parameter tensors as its gradient says (off by {off:.1g})"
+        )
     alone = {name: slope.off([k]) for k, name in enumerate(names)}
     worst = max(alone, key=lambda name: alone[name])
     return failed(
-        off, f"the gradient is not the slope of the loss: that of {worst} is off by {alone[worst]:.2g} of its length"
+        off, f"the gradient is not the slope of the loss: that of {worst} is off by {alone[worst]:.2g} of its norm"
     )
 
 
 def _drawn(p: Tensor, *purpose: Any) -> Tensor:
-    """Random numbers of its shape. Of a large one a few thousand, over and over again: they point somewhere, too."""
+    """Random numbers of its shape; for a large tensor, a shorter sequence that is repeated, which is random enough."""
     many = min(p.numel(), MOST_DRAWN)
     drawn = torch.randn(many, generator=noise.generator(*purpose), dtype=p.dtype).to(p.device)
     return drawn.repeat(-(-p.numel() // many))[: p.numel()].view(p.shape) if many else torch.zeros_like(p)
 
 
 @contextmanager
-def _off_its_corners(model: Any) -> Iterator[None]:
-    """With weights a little elsewhere: where a bias is 0 and a word is dropped, a ReLU stands on its corner, and the
-    loss has two slopes."""
+def _away_from_kinks(model: Any) -> Iterator[None]:
+    """Context manager: shift the weights slightly. With a bias of 0 and a dropped word, a ReLU is exactly at its kink,
+    where the loss has two slopes."""
     kept = [p.detach().clone() for p in model.parameters()]
     for k, p in enumerate(model.parameters()):
-        p.add_(_drawn(p, "audit corners", k) * ASIDE * p.square().mean().sqrt().clamp(min=0.1))
+        p.add_(_drawn(p, "audit corners", k) * SHIFT * p.square().mean().sqrt().clamp(min=0.1))
     try:
         yield
     finally:
@@ -97,8 +98,8 @@ def _off_its_corners(model: Any) -> Iterator[None]:
             p.copy_(was)
 
 
-def _left_before(probe: Probe, batch: Any) -> Carried | None:
-    """What rows like these leave for the next, where something is carried."""
+def _state_before(probe: Probe, batch: Any) -> Carried | None:
+    """The state that rows like these leave for the next batch, where one is carried."""
     goes_on = probe.recipe.model.remembers and probe.recipe.data.rows_go_on
     return probe.how.carry_on(probe.model, batch.inputs, None)[1] if goes_on else None
 
@@ -117,7 +118,7 @@ def _by_autograd(probe: Probe, batch: Any, before: Carried | None) -> tuple[list
 
 
 class _Slopes:
-    """A copy of the model in float64, and how its loss changes with its weights."""
+    """A float64 copy of the model, and how its loss changes with its weights."""
 
     def __init__(self, probe: Probe, batch: Any, before: Carried | None, gradients: list[Tensor]):
         self.how, self.batch, self.gradients = probe.how, batch, [g.double() for g in gradients]
@@ -133,8 +134,8 @@ class _Slopes:
         self.lengths = [torch.maximum(g.norm(), least) for g in self.gradients]
 
     def off(self, which: Any) -> float:
-        """How far the change of the loss is from what the gradient says, where these tensors are moved: in lengths of
-        the gradient of one of them, the root mean square over the directions."""
+        """The difference between the finite difference of the loss and the gradient's prediction when these tensors are
+        moved, relative to the gradient norm of one of them; root mean square over the directions."""
         sizes = [self.parameters[k].square().mean().sqrt().clamp(min=0.01) for k in which]
         reach = STEP * min(float(size * self.lengths[k]) for k, size in zip(which, sizes, strict=True))
         total = 0.0
@@ -164,20 +165,20 @@ class _Slopes:
 
 
 class _Across(NamedTuple):
-    """How what is said behind each cut changes with what is read before it, for a change of the size of embeddings."""
+    """How the outputs after each cut change with the embeddings before it, for a change of the size of embeddings."""
 
     said: Tensor
     """By the gradient, in random directions [directions, rows]."""
     found: Tensor
-    """The same by moving."""
+    """By finite differences."""
     size: float
-    """Of what is said."""
+    """The size of the outputs."""
 
     @property
     def off(self) -> Tensor:
-        """How far the one is from the other [rows]; where next to nothing goes by, nothing can be told."""
+        """The relative difference of the two [rows]; 0 where both are too small to compare."""
         either = torch.maximum(self.said.norm(dim=0), self.found.norm(dim=0))
-        telling = (either > FELT * self.size) & (either > SMALL * either.median())
+        telling = (either > SMALLEST_EFFECT * self.size) & (either > SMALL * either.median())
         return torch.where(telling, (self.said - self.found).norm(dim=0) / either.clamp(min=1e-300), 0.0)
 
 
@@ -187,15 +188,15 @@ class _End(NamedTuple):
     off: float
 
 
-def _where_it_ends(probe: Probe, in_float64: Any) -> _End | None:
-    """A position that no gradient goes back over, or a wrong one; None = there is none such."""
+def _where_it_is_wrong(probe: Probe, in_float64: Any) -> _End | None:
+    """The first position over which the gradient is missing or wrong; None if there is none."""
     for cut in probe.cuts(SHARE):
         probe.how.as_trained(probe.model)
         try:
             off = _across(probe, in_float64, cut).off
         finally:
             probe.model.eval()
-        if not bool((off <= CUT).all()):
+        if not bool((off <= TOLERANCE_ACROSS).all()):
             return _End(int(cut.behind[off.argmax()]), cut.ids.shape[2], off.max().item())
     return None
 
@@ -204,21 +205,21 @@ def _across(probe: Probe, in_float64: Any, cut: Cut) -> _Across:
     far = torch.arange(cut.ids.shape[2], device=probe.device) - cut.behind[:, None]  # [rows, T]
     before, behind = (far <= 0) & (far > -NEAR), (far > 0) & (far <= NEAR)
 
-    def told(model: Any) -> Tensor:
+    def summed_outputs(model: Any) -> Tensor:
         answers = probe.how.answer(model, cut.ids)[0]  # [rows, T, V], or one for each row
         signs = 1 - 2 * (7 * torch.arange(answers.shape[-1], device=probe.device) % 11 % 2)
         sums = (answers * signs).sum(-1)
         return (sums * behind).sum(-1) if probe.how.per_token else sums
 
     with torch.enable_grad(), watch(probe.model, "embedded") as seen:
-        (gradient,) = torch.autograd.grad(told(probe.model).sum(), seen["embedded"])
+        (gradient,) = torch.autograd.grad(summed_outputs(probe.model).sum(), seen["embedded"])
     size, said, found, moved = float(seen["embedded"].detach().square().mean().sqrt()), [], [], []
     for direction in range(DIRECTIONS - 1):
         drawn = _drawn(gradient.double(), "audit gradient across", direction) * before[None, :, :, None] * size
         moved = []
         for far in (SMALL_STEP, -SMALL_STEP):
             with intervene(in_float64, {"embedded": lambda x, far=far, by=drawn: x + far * by}):
-                moved.append(told(in_float64))
+                moved.append(summed_outputs(in_float64))
         said.append((gradient.double() * drawn).sum((0, 2, 3)))
         found.append((moved[0] - moved[1]) / (2 * SMALL_STEP))
     return _Across(torch.stack(said), torch.stack(found), moved[0].abs().max().item())

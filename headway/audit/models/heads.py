@@ -1,4 +1,4 @@
-"""An audit of attention heads: do they look somewhere, and not all at the same?"""
+"""An audit of attention heads: do they attend selectively, and do they differ from each other?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from headway.nn.taps import tap_names, watch
 
 @dataclass(frozen=True, eq=False)
 class HeadEntropies:
-    """How widely each head looks, on some sentences."""
+    """How widely each head attends, on some sentences."""
 
     shares: Sequence[np.ndarray]
-    """Of each layer, [heads, sentences]: the mean entropy of a head's rows as a share of the highest possible, the
-    logarithm of how many tokens each row may look at. 0 = always at one token, 1 = at all alike."""
+    """Of each layer, [heads, sentences]: the mean entropy of a head's attention as a share of the maximum, which is the
+    logarithm of the number of tokens a query may see. 0 = always one token, 1 = uniform."""
 
     @classmethod
     def of(cls, probe: OneOrMember) -> "HeadEntropies":
-        """On the sentences of the probe, which hold no padding."""
+        """Computed on the sentences of the probe, which have no padding."""
         return cls(probe.share(_entropies))
 
 
@@ -39,12 +39,12 @@ def _entropies(everyone: Probe) -> list[list[np.ndarray]]:
 
 @audit("training")
 def collapsed_heads(heads: HeadEntropies) -> Outcome:
-    """Few heads are dead: looking at one token always, at all tokens alike, or all in the same way.
+    """Few heads are collapsed: attending to one token, uniformly to all, or all in the same way.
 
-    A head whose entropy is below 1 % or above 99 % of the possible on every sentence chooses nothing; heads of a layer
-    whose entropies agree to 0.1 % on every sentence (three at least) do the same thing several times. A quarter of all
+    A head whose entropy is below 1 % or above 99 % of the maximum on every sentence selects nothing; heads of a layer
+    whose entropies agree to 0.1 % on every sentence (at least three) do the same thing several times. A quarter of all
     heads is a warning, nearly all (95 %) a failure: the model works without attention, or has not trained. An untrained
-    model fails this, for all its heads look at everything alike.
+    model fails this, because all its heads attend uniformly.
     """
     if not any(layer.size for layer in heads.shares):
         raise DoesNotApply("the model has no heads")
@@ -55,17 +55,17 @@ def collapsed_heads(heads: HeadEntropies) -> Outcome:
     dead = pointed | even | alike
     share = float(dead.mean())
     same = alike & ~even & ~pointed
-    kinds = {"look at one token always": pointed, "look at all alike": even, "do what their neighbours do": same}
+    kinds = {"attending to one token": pointed, "attending uniformly": even, "doing what their neighbours do": same}
     parts = [f"{int(which.sum())} {kind}" for kind, which in kinds.items() if which.any()]
     if not parts:
         return passed(share, f"none of the {dead.size} heads is collapsed")
     layer, head = places[int(dead.argmax())]
-    sentence = f"of {dead.size} heads {', '.join(parts)} (layer {layer}, head {head} first)"
+    sentence = f"of {dead.size} heads: {', '.join(parts)} (the first is layer {layer}, head {head})"
     return (failed if share >= 0.95 else warned if share >= 0.25 else passed)(share, sentence)
 
 
 def _all_alike(shares: np.ndarray) -> bool:
-    """Whether the heads of a layer [heads, sentences] do the same on every sentence."""
+    """Whether all heads of a layer [heads, sentences] have the same entropies."""
     heads, sentences = shares.shape
     return heads > 1 and sentences >= 3 and bool((np.ptp(shares, axis=0) < 1e-3).all())
 

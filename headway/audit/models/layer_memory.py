@@ -1,8 +1,8 @@
-"""What each layer remembers of earlier batches, layer by layer: what its recipe says, no less and no more.
+"""What each layer remembers of earlier batches, checked layer by layer: exactly what its recipe says.
 
-A model in which one layer remembers and another does not answers otherwise than in one pass, and so does one whose
-positions begin anew in every batch. Its answers cannot tell whether the past was lost on the way. A layer can: what it
-read is known, batch after batch, and one pass over as much of it as the layer is to remember must give the same.
+If only some layers remember, or positions restart in every batch, the outputs of the model differ from those of one
+pass, so they cannot show whether the past was lost. A single layer can: its input in every batch is known, and one pass
+over as much of it as the layer should remember must give the same output.
 """
 
 import math
@@ -21,24 +21,24 @@ from headway.training.carried import CarriedState
 
 ROWS = 2
 BATCHES = 3
-"""At least: the second and the third go on from something."""
+"""Minimum number: the second and the third continue from a state."""
 MOST = 64
-"""Batches, where a memory is so long that it takes many to fill it: one that is longer still is not filled."""
+"""Maximum number of batches, where it takes many to fill a long memory; one that is longer still is not filled."""
 
 
 class LayerMemory(NamedTuple):
     layer: str
     past: str
-    """What it is to remember, in words."""
+    """What the layer should remember, as a phrase."""
     off: float
-    """Of the spread of what one pass gives."""
+    """In standard deviations of the output of one pass."""
 
 
 def memory_by_layer(probe: Probe) -> Iterator[LayerMemory]:
-    """Of every layer that carries anything."""
+    """Check every layer that carries a state."""
     specs, size = probe.recipe.model.mixers, max(1, probe.length // BATCHES)
     longest = max((int(one.remembers) for one in specs if math.isfinite(one.remembers)), default=0)
-    batches = max(BATCHES, min(MOST, math.ceil((longest + 1) / size) + 1))  # more than anybody is to remember
+    batches = max(BATCHES, min(MOST, math.ceil((longest + 1) / size) + 1))  # more than any layer should remember
     text = probe.sentences[:, :ROWS].repeat(1, 1, math.ceil(batches * size / probe.length))
     with _recording(probe.model.mixers) as recorded:
         state, goes_on = CarriedState(), torch.zeros((), dtype=torch.bool, device=probe.device)
@@ -48,7 +48,7 @@ def memory_by_layer(probe: Probe) -> Iterator[LayerMemory]:
     for k, (mixer, spec) in enumerate(zip(probe.model.mixers, specs, strict=True)):
         if not spec.remembers:
             continue
-        # A state is read for a few batches only: over thousands of tokens, some blow up the last digit to a whole one.
+        # A recurrence is read for a few batches only: over thousands of tokens, some amplify rounding errors greatly.
         last = (batches if math.isfinite(spec.remembers) else BATCHES) - 1
         past = int(min(last * size, spec.remembers))
         read = torch.cat(recorded[mixer].read[: last + 1], 2)[:, :, last * size - past :]
@@ -60,7 +60,7 @@ def memory_by_layer(probe: Probe) -> Iterator[LayerMemory]:
 
 
 class _Recorded:
-    """What a layer read in every batch, and what it gave."""
+    """The input and output of a layer in every batch."""
 
     def __init__(self) -> None:
         self.read: list[Tensor] = []

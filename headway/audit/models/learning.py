@@ -1,6 +1,6 @@
-"""Audits of what is learnt: the loss is the right one, batches ask the right question, and answers come of it.
+"""Audits of learning: the loss is the right one, the targets are the right ones, and the model can and did learn.
 
-Some look at a fresh model of the same recipe, which is a pure function of the seed: what training began with.
+Some use a fresh model of the same recipe, as it was when training began, which is a pure function of the seed.
 """
 
 import math
@@ -16,23 +16,23 @@ from headway.nn.trainable import moving
 from headway.training.optimizers import AdamW, OptimizerSpec
 
 STEPS = 40
-"""Of the attempt to learn one small batch by heart."""
-DEAF = 1e-4
-"""Nats: answers that differ by less are the same."""
+"""Maximum number of steps of the attempt to memorise one small batch."""
+SAME_OUTPUT = 1e-4
+"""Nats: outputs that differ by less are the same."""
 HALF = 0.5
-"""A loss halved: far beyond what the frequencies of words explain."""
+"""Half of the first loss, which token frequencies alone do not reach."""
 OTHER_RATES = (2e-3, 1e-2, 3e-2)
-"""Of AdamW: models from 4 to 1,000 wide, with 5 to 30,000 words, learn with one of these."""
+"""For AdamW: models of width 4 to 1,000, with vocabularies of 5 to 30,000, learn with one of these."""
 
 
 @audit("model", rests_on=("determinism",))
 def loss(probe: Probe) -> Outcome:
-    """The loss that training lowers is, by its definition, that of what the model says: a cross-entropy.
+    """The loss that training minimises is, by its definition, the cross-entropy of the model's outputs.
 
-    The model answers the inputs of a training batch, in evaluation and in training mode, and one row as long as those
-    of training; from the answers and the targets the loss is computed here again, in a line. The two may differ by
-    rounding: a thousandth of the loss. When it fails, training lowers something else:
-    labels that are shifted, targets that reach the model's input, padding that counts.
+    The model reads a training batch, in evaluation and in training mode, and one row of the full training length; the
+    loss is computed here again, in one line, from its outputs and the targets. The two may differ by rounding: a
+    thousandth of the loss. If it fails, training minimises something else: look for shifted labels, targets that reach
+    the model's input, and padding that counts.
     """
     worst, first = 0.0, None
     for mode, rows, tokens in (("evaluation", 4, 64), ("training", 4, 64), ("training", 1, probe.recipe.segment)):
@@ -53,23 +53,23 @@ def loss(probe: Probe) -> Outcome:
         first = expected if first is None else first
         off = abs(found - expected) / max(expected, 1e-3)
         if not off <= TINY:
-            where = f"training lowers {found:.4f}, but the loss of what the model says is {expected:.4f}"
+            where = f"training minimises {found:.4f}, but the loss of the model's outputs is {expected:.4f}"
             return failed(off, f"{where}{', in training mode' if mode == 'training' else ''}")
         worst = max(worst, off)
-    return passed(worst, f"the loss is by its definition that of the answers, {first:.4f}, in both modes")
+    return passed(worst, f"the loss agrees with its definition on the model's outputs, {first:.4f}, in both modes")
 
 
 @audit("model")
 def targets(probe: Probe) -> Outcome:
     """Every target is the token after its input.
 
-    In a training batch of a language model, the target at each place must be the input at the next. All of them are
+    In a training batch of a language model, the target at each position must be the input at the next. All of them are
     compared; one that differs is a failure. When targets are the inputs themselves the model learns to copy, and when
-    they are two steps on it learns another task; both have losses that look reasonable.
+    they are two positions ahead it learns another task; both have losses that look reasonable.
     """
     ahead, asked = probe.batch.inputs[..., 1:], probe.batch.targets[..., :-1]
     if not asked.numel():
-        raise DoesNotApply("segments of one token hold no target whose input is there to be compared")
+        raise DoesNotApply("with segments of one token there is no next input to compare the target with")
     wrong = (ahead != asked).float().mean().item()
     if wrong > 0:
         copies = torch.equal(probe.batch.inputs, probe.batch.targets)
@@ -82,50 +82,54 @@ def targets(probe: Probe) -> Outcome:
 def tied(probe: Probe) -> Outcome:
     """The output matrix is the embedding table if the recipe says so, and only then.
 
-    The last hidden vectors are multiplied by the embedding table and compared with the model's answers (less a bias of
-    the output); equal, within a thousandth of the spread, means tied. Weights that were trained as one and loaded as
-    two (or the other way round) give a model that nobody trained. When it fails, look at how the weights were loaded.
+    The last hidden vectors are multiplied by the embedding table and compared with the model's outputs (minus the
+    output bias); equal, within a thousandth of the standard deviation, means tied. Weights that were trained as one and
+    loaded as two (or the other way round) give a model that nobody trained. If it fails, look at how the weights were
+    loaded.
     """
     if not probe.model.multiplies_out:
-        raise DoesNotApply("its output layer is somebody else's, and may do more than multiply")
+        raise DoesNotApply("the output layer comes from a library and may do more than multiply")
     hidden = probe.model.hidden(probe.sentences)[0]
     answers, bias = probe.answers, probe.model.output_bias
     answers = answers if bias is None else answers - bias[:, None, None]
     off = difference(hidden @ probe.model.embedding.weight[:, None].mT, answers)
     if (off <= TINY) != probe.model.spec.tied:
-        says, does = ("tied", "has one of its own") if probe.model.spec.tied else ("untied", "is the embedding table")
-        return failed(off, f"the recipe says {says}, but the output matrix {does} (answers differ by {off:.2g})")
+        says, does = ("tied", "is separate") if probe.model.spec.tied else ("untied", "is the embedding table")
+        return failed(off, f"the recipe says {says}, but the output matrix {does} (outputs differ by {off:.2g})")
     return passed(off, f"the output matrix is {'' if probe.model.spec.tied else 'not '}the embedding table, as asked")
 
 
 @audit("model")
 def initial_loss(probe: Probe) -> Outcome:
-    """A fresh model is as clueless as chance: where it chooses, its loss is the logarithm of the number of choices.
+    """A fresh model's loss is that of a uniform guess: the logarithm of the number of classes or tokens.
 
-    A model of the recipe's seed, as training began with it, is asked a training batch. Random weights of a sane size
-    give every choice nearly the same chance. Above: the answers start too large, which costs the first hundreds of
-    steps and may never heal (warned from 1.5 nats, failed from 6). Below: a fresh model cannot know anything, so the
-    target has reached its input (failed from 0.5 nats below).
+    A model with the recipe's seed, as it was before training, reads a training batch. Random weights of a sane size
+    give every class or token nearly the same probability. A higher loss means that the logits start too large, which
+    costs the first hundreds of steps and may never recover (a warning from 1.5 nats above, a failure from 6). A lower
+    loss means that the target has reached the input, since a fresh model cannot know anything (a failure from 0.5 nats
+    below).
     """
     batch = probe.excerpt(rows=4, tokens=64)
     clueless, of_what = probe.how.clueless_of(probe.model, batch)
     found = probe.start.loss(batch)[0].sum().item()
     excess = found - clueless
-    says = f"the loss of a fresh model is {found:.3f}, of {of_what} {clueless:.3f}"
+    says = f"the loss of a fresh model is {found:.3f}; {of_what} has {clueless:.3f}"
     if not -0.5 <= excess <= 6:
-        return failed(excess, f"{says}: {'it knows the answer before it has learnt' if excess < 0 else 'far too sure'}")
-    return warned(excess, f"{says}: too sure") if excess > 1.5 else passed(excess, says)
+        return failed(
+            excess, f"{says}: {'it knows the answer before training' if excess < 0 else 'its logits are far too large'}"
+        )
+    return warned(excess, f"{says}: its logits are too large") if excess > 1.5 else passed(excess, says)
 
 
 @audit("model")
 def one_batch(probe: Probe) -> Outcome:
-    """A fresh model can learn one small batch by heart, with the recipe's own optimizer and rate.
+    """A fresh model can memorise one small batch, with the recipe's own optimizer and learning rate.
 
-    The beginnings of four rows are shown up to 40 times, without dropout, at the recipe's highest learning rate (after
-    a short warm-up if the recipe has one), until their loss has halved, which the frequencies of words do not explain.
-    A loss that is still falling after 40 steps is merely slow. If it fell to a plateau, broke, or did not fall at all,
-    AdamW is tried at 0.002, 0.01 and 0.03: where one of them halves the loss, the recipe's rate is at fault; where none
-    does, the architecture or the loss is. Both fail.
+    Prefixes of four rows are trained on for up to 40 steps, without dropout, at the recipe's highest learning rate
+    (after a short warm-up if the recipe has one), until their loss has halved, which token frequencies alone cannot do.
+    A loss that is still falling after 40 steps is merely slow. If it reached a plateau, became NaN, or did not fall at
+    all, AdamW is tried at 0.002, 0.01 and 0.03. Where one of them halves the loss, the recipe's learning rate is at
+    fault; where none does, the architecture or the loss is. Both fail.
     """
     training = probe.recipe.training
     own = _learn(probe, training.optimizer, warm=training.schedule.warmup is not None)
@@ -160,19 +164,19 @@ class _Attempt(NamedTuple):
 
     @property
     def is_still(self) -> bool:
-        """The loss never moved by more than a thousandth."""
+        """Whether the loss never changed by more than a thousandth."""
         return all(abs(loss - self.losses[0]) <= 1e-3 * self.losses[0] for loss in self.losses)
 
     @property
     def is_falling(self) -> bool:
-        """The last quarter of the steps brought a tenth of all that was gained: a plateau brings nothing."""
+        """Whether the last quarter of the steps brought a tenth of the total gain; on a plateau it brings nothing."""
         early, late = self.losses[: -STEPS // 4], self.losses[-STEPS // 4 :]
         gained = self.losses[0] - min(self.losses)
         return len(self.losses) > STEPS and not self.is_still and min(early) - min(late) >= 0.1 * gained > 0
 
 
 def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
-    """Show one small batch until its loss has halved."""
+    """Train on one small batch until its loss has halved."""
     model, batch = probe.fresh(), probe.excerpt(rows=4, tokens=probe.how.by_heart)
     built = optimizer.build(moving(dict(model.named_parameters())), [optimizer.learning_rate], [0.0])
     alive = torch.ones(1, dtype=torch.bool, device=probe.device)
@@ -193,34 +197,34 @@ def _learn(probe: Probe, optimizer: OptimizerSpec, warm: bool) -> _Attempt:
 
 @audit("model", asked="of each")
 def collapsed_answers(probe: OneOrMember) -> Outcome:
-    """What the model says depends on what it has read: its answers are not the same everywhere.
+    """The model's outputs depend on its input: they are not the same everywhere.
 
-    Of the answers to some sentences, at all of their places, it is told how much their log-probabilities differ from
-    place to place: half of the mean square, which for small differences is what an answer says, in nats, about where it
-    stands. (Of answers that are sure, and all the same, it still tells how sure.) A fresh small model has 0.005, one
-    after its first few steps 0.001, a trained one 0.1 and more. Fails below 0.0001, where it is also less than a tenth
-    of what the model began with: training has made it deaf, as steps do that are far too long. Lower the learning rate
-    by factors; of post-norm layers, warm it up.
+    The log-probabilities of the outputs are compared over all positions of some sentences. The measure is half of their
+    mean squared deviation from the mean over positions; for small differences this is what an output tells, in nats,
+    about its position. A small fresh model has 0.005, one after its first few steps 0.001, a trained one 0.1 and more.
+    Fails below 0.0001, if that is also less than a tenth of the value before training: training has destroyed the
+    dependence on the input, as far too large steps do. Lower the learning rate by a factor of 3 to 10; with post-norm
+    layers, add a warm-up.
     """
     if not probe.trained:
         raise DoesNotApply("these weights did not come from training by this recipe")
-    probe.how.clueless(probe.model)  # of models that do not choose, nobody can say
-    began, found = probe.share(_told_before_and_now)
-    said = f"its answers differ by {found:.2g} nats ({began:.2g} before training)"
-    if found < DEAF and found < began / 10:
-        where = "at all positions" if probe.how.per_token else "of all texts"
-        return failed(found, f"it says the same {where}, whatever it reads: {said}", "same answer everywhere")
+    probe.how.clueless(probe.model)  # raises DoesNotApply for models whose outputs are not a choice
+    began, found = probe.share(_variation_before_and_now)
+    said = f"its outputs differ by {found:.2g} nats ({began:.2g} before training)"
+    if found < SAME_OUTPUT and found < began / 10:
+        where = "at all positions" if probe.how.per_token else "for all texts"
+        return failed(found, f"its output is the same {where}, whatever it reads: {said}", "same answer everywhere")
     return passed(found, said)
 
 
-def _told_before_and_now(everyone: Probe) -> list[list[float]]:
-    """Of each replica: by what it said as it began, and by what it says."""
+def _variation_before_and_now(everyone: Probe) -> list[list[float]]:
+    """For each replica, how much its outputs vary before training and now."""
     began = everyone.how.answer(everyone.start, everyone.sentences)
-    return torch.stack([_told(began), _told(everyone.answers)], 1).tolist()
+    return torch.stack([_variation(began), _variation(everyone.answers)], 1).tolist()
 
 
-def _told(answers: Tensor) -> Tensor:
-    """By answers [R, ..., C] of each replica, of where they stand [R]."""
+def _variation(answers: Tensor) -> Tensor:
+    """How much the outputs [R, ..., C] of each replica vary over positions, in nats [R]."""
     sure = answers.double().flatten(1, -2).log_softmax(-1)
     return (sure - sure.mean(1, keepdim=True)).square().mean((1, 2)) / 2
 
@@ -231,5 +235,5 @@ OF_NEXT_TOKENS = (targets, tied)
 
 
 def equal_chances(choices: int) -> tuple[float, str]:
-    """The loss of a model that knows nothing of so many choices, and what that is in words."""
-    return math.log(choices), f"{choices:,} equal chances"
+    """The loss of a uniform guess among so many classes or tokens, and a phrase that says so."""
+    return math.log(choices), f"a uniform guess among {choices:,} choices"

@@ -1,7 +1,7 @@
 """The parts of a model compared with their definitions: positions, norms, attention, recurrences.
 
-Audits of answers find what breaks a rule (looks ahead, minds padding). A piece that keeps all the rules and is another
-than its name says (scores without a scale, a slope with the wrong sign) is found by comparing it with the formula.
+Audits of outputs find what breaks a rule (looks ahead, reads padding). A part that breaks no rule but is not what its
+name says (attention without its scale, a slope with the wrong sign) is found by comparing it with the formula.
 """
 
 import math
@@ -19,39 +19,41 @@ from headway.nn.attention import Attention, SelfProjection
 from headway.nn.positions import Positions
 from headway.nn.replicated import LayerNorm, RMSNorm
 
-TOO_LOUD = 4000
-"""Scores of a model that has blown up: from here on float32 rounds them by more than a thousandth, and the weights with
-them, so that nothing can be told."""
+LARGEST_SCORE = 4000
+"""Scores of a model that has blown up: above this, float32 rounds them and the attention weights by more than a
+thousandth, so that they cannot be compared."""
 
 
 @audit("model", rests_on=("finite", "determinism"))
 def definition(probe: Probe) -> Outcome:
-    """The pieces are what their names say: positions, norms, attention and recurrences give what their formulas give.
+    """Positions, norms, attention and recurrences compute what their formulas say.
 
-    `audit/models/definitions.py` has the formulas of the papers, in float64 and sharing nothing with the model. Beside
-    them are put: what the positions add, turn and bias, at every position of a sentence as long as those of training;
-    what each norm makes of random vectors; the queries, keys and values of each head, as the projection's rows give
-    them; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen (v·tanh(q + k) if additive); and what the
-    kernel makes of them, in evaluation and, where no weights are dropped, in training. Of a recurrence: its hidden
-    state at every token of random rows and the state after the last, in each direction, with padding (our own kernel)
-    and without (with one replica, the library's), and in a row of the length of training whose vectors are so large
-    that gates stay open or shut; what the layer gives, which is these states side by side and the map behind them;
-    how large the matrices of its steps start, and where the forget gates of an LSTM do. A thousandth of the spread is
-    allowed for rounding. Of a scheme or a mixer that has no definition there, nothing is said, nor of weights that have
-    blown up so far that rounding decides them. When it fails, the model is another than its recipe says: compare the
-    formula with the code of the piece that is named.
+    `audit/models/definitions.py` has the formulas of the papers, in float64 and sharing no code with the model. With
+    them are compared: what positions add to embeddings, how they rotate, and their bias, at every position of a
+    sentence as long as those of training; the output of each norm for random vectors; the queries, keys and values of
+    each head, from the output of the projection; the attention weights, softmax(q·kᵀ/√d + bias) over what may be seen
+    (v·tanh(q + k) if additive); and the output of the kernel, in evaluation and, where no weights are dropped, in
+    training. Of a recurrence: its hidden state at every token of random rows and the last state, in each direction,
+    with padding (our own kernel) and without (with one replica, the library's), and in a row of the training length
+    whose vectors are so large that gates saturate; the output of the layer, which is the states of its directions side
+    by side, followed by its output projection if it has one; the initial scale of its matrices; and the initial bias of
+    an LSTM's forget gate. A thousandth of the standard deviation is allowed for rounding. A scheme or mixer without a
+    definition is skipped, and so are weights that have blown up so far that rounding dominates. If it fails, the model
+    is not what its recipe says: compare the formula with the code of the part that is named.
     """
     found = [*_positions(probe), *_norms(probe), *_attention(probe), *recurrences(probe)]
     if not found:
-        raise DoesNotApply("no definition is known of what this model is made of")
+        raise DoesNotApply("no part of this model has a definition to compare it with")
     wrong = [one for one in found if not one.off <= TINY]
     if wrong:
         what = ", ".join(dict.fromkeys(one.what for one in wrong[:3]))
-        return failed(wrong[0].off, f"not by its definition: {what} (off by {wrong[0].off:.2g} of the spread)")
+        return failed(
+            wrong[0].off, f"differs from its definition: {what} (off by {wrong[0].off:.2g} standard deviations)"
+        )
     worst = max(one.off for one in found)
     kind = probe.recipe.model.positions.kind
-    unknown = "" if kind in definitions.SCHEMES else f"; of '{kind}' positions no definition is known"
-    return passed(worst, f"{len(found)} pieces are what their definitions say, within {worst:.1g}{unknown}")
+    unknown = "" if kind in definitions.SCHEMES else f"; there is no definition of '{kind}' positions"
+    return passed(worst, f"{len(found)} parts agree with their definitions, within {worst:.1g}{unknown}")
 
 
 def _positions(probe: Probe) -> Iterator[Compared]:
@@ -73,7 +75,7 @@ def _positions(probe: Probe) -> Iterator[Compared]:
         x = random_vectors(probe, 1, 1, count, T, width // count)
         expected = x.double() if defined.rotate is None else defined.rotate(spec, x)
         off = difference(scheme.rotate(x, at).double(), expected)
-        yield Compared(f"how {spec.kind} positions turn queries and keys", off)
+        yield Compared(f"how {spec.kind} positions rotate queries and keys", off)
         yield Compared(f"the bias of {spec.kind} positions", _bias_off(probe, scheme, defined, parameters, count, T))
 
 
@@ -160,23 +162,23 @@ def _one_layer(
     )
     may_see = may_see_in(probe, layer, everything)[:, :, None]
     compare = definitions.SIMILARITIES.get(layer.spec.similarity.kind)
-    if compare is None or _loudest(seen["queries"], seen["keys"]) > TOO_LOUD:
+    if compare is None or _score_bound(seen["queries"], seen["keys"]) > LARGEST_SCORE:
         return
     weights = definitions.attention_weights(compare(learnt(layer), seen["queries"], seen["keys"]) + bias, may_see)
-    yield Compared(f"the weights of {name}", difference(seen["weights"].double(), weights))
+    yield Compared(f"the attention weights of {name}", difference(seen["weights"].double(), weights))
     if not (layer.training and layer.drop.active):
         off = difference(seen["mixed"].double(), weights @ seen["values"].double())
-        yield Compared(f"what the kernel {layer.backend.name} gives in {name}", off)
+        yield Compared(f"the output of the kernel {layer.backend.name} in {name}", off)
 
 
 def learnt(layer: Attention) -> definitions.Parameters:
-    """What queries and keys are compared by, of one replica."""
+    """The parameters of the similarity of queries and keys, of one replica."""
     similarity = layer.similarity
     return {key: p[0] for key, p in similarity.named_parameters()} if isinstance(similarity, nn.Module) else {}
 
 
-def _loudest(queries: Tensor, keys: Tensor) -> float:
-    """The largest score that these could have."""
+def _score_bound(queries: Tensor, keys: Tensor) -> float:
+    """An upper bound on the scores."""
     lengths = (one.double().norm(dim=-1).max().item() for one in (queries, keys))
     return math.prod(lengths) / math.sqrt(queries.shape[-1])
 

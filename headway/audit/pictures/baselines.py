@@ -1,8 +1,8 @@
-"""What cheap methods find: chance, and what colours alone say.
+"""Cheap retrieval baselines: chance, and colours alone.
 
-`colours`: how much of a picture has which of 64 colours, and a ridge regression from that to the words of its caption;
-candidates are ranked by how well their words agree. It sees no shape and no place, and counts only by how much colour
-there is. Its one setting was chosen once, on the valid split of `scenes` (docs/log.md).
+`colours` is a ridge regression from a histogram of 64 colours to the words of the caption; candidates are ranked by how
+well their words agree. It sees no shapes and no positions, only how much of each colour there is. Its one setting was
+chosen once, on the valid split of `scenes` (docs/log.md).
 """
 
 import re
@@ -22,17 +22,17 @@ AT_ONCE = 1024
 
 
 def measured(data: Any, split: str, among: int, prompts: Sequence[str], with_classes: bool) -> list[Baseline]:
-    """Chance and `colours`, on one split of a `PictureSet`."""
+    """The baselines chance and `colours` on one split of a `PictureSet`."""
     pairs, train = data.split(split), data.split("train")
     dealt = list(groups(pairs, among))
     how = f"{split} · {len(pairs):,} pairs"
     chance, found = chances(dealt), []
     weights, words = _fitted(train)
     predicted = _histograms(pairs.pixels) @ weights
-    told = _bags(pairs.captions, words)
+    caption_words = _bags(pairs.captions, words)
     hits: dict[str, list[np.ndarray]] = {CAPTIONS_AT[1].name: [], PICTURES_AT[1].name: []}
     for group in dealt:
-        said = _cosines(predicted[group.pictures], told[group.captions])
+        said = _cosines(predicted[group.pictures], caption_words[group.captions])
         asked, right = said[: group.asked], group.belong[: group.asked]
         whose = right.any(0)
         hits[CAPTIONS_AT[1].name].append(hits_at(1, asked, right))
@@ -41,7 +41,7 @@ def measured(data: Any, split: str, among: int, prompts: Sequence[str], with_cla
         if with_classes and name == CAPTIONS_AT[1].name:
             continue
         value = float(np.concatenate(of_groups).mean())
-        found.append(Baseline("chance", Score(f"{split}.{name}", chance[name], f"of one who knows nothing · {how}")))
+        found.append(Baseline("chance", Score(f"{split}.{name}", chance[name], f"of random guessing · {how}")))
         found.append(Baseline("colours", Score(f"{split}.{name}", value, f"by the colours of a picture · {how}")))
     if with_classes:
         classes, used = data.classes, np.unique(pairs.picture)
@@ -63,7 +63,7 @@ def _fitted(train: Any) -> tuple[Float[np.ndarray, "F W"], dict[str, int]]:
 
 
 def _histograms(pixels: UInt8[np.ndarray, "P 3 S S"]) -> Float[np.ndarray, "P F"]:
-    """The share of each of 4 × 4 × 4 colours, its root, and 1."""
+    """The share of each of 4 × 4 × 4 colours, its square root, and 1."""
     found = np.ones((len(pixels), 129))
     for first in range(0, len(pixels), AT_ONCE):
         some = pixels[first : first + AT_ONCE] >> 6

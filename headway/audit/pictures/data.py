@@ -1,4 +1,4 @@
-"""Audits of pictures and captions: held-out ones that are in train, pictures of nothing, and what training reads."""
+"""Audits of pictures and captions: held-out ones that are in train, blank pictures, and what training reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from headway.audit.data.batches import Place
 from headway.audit.data.row_set import normalise
 
 SMALL = 8
-"""Pixels of a side, when pictures are compared roughly."""
+"""Side in pixels to which pictures are reduced for a rough comparison."""
 NEAR = 0.05
-"""Of the distance that is usual between two pictures of train: what copies that were saved anew, or made a little
-lighter, stay below."""
+"""Share of the usual distance between two pictures of train: copies that were compressed again or made a little lighter
+are below it."""
 FEW, MANY = 0.01, 0.05
 """Shares of a split: a warning from the first on, a failure from the second."""
 LOOKED_UP = 16
-"""Pairs of a batch."""
+"""Number of pairs of a batch that are looked up."""
 SAMPLED = 24
-"""Pixels by which a picture is looked for."""
+"""Number of pixels that are compared first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,29 +32,29 @@ class PictureRows:
     """[P, 3, S, S] of each split."""
     captions: Mapping[str, Sequence[str]]
     classes: bool = False
-    """Whether captions are made of the names of classes, so that all of them are known."""
+    """Whether captions are made from class names, so that all of them are in train."""
 
     @property
     def held_out(self) -> list[str]:
         found = [split for split in self.pixels if split != "train" and len(self.pixels[split])]
         if not found:
-            raise DoesNotApply("there is no split beside train to compare with it")
+            raise DoesNotApply("there is no split other than train to compare with")
         return found
 
     @cached_property
     def exact(self) -> dict[str, np.ndarray]:
-        """Of each held-out split: which pictures are in train, pixel by pixel."""
+        """For each held-out split: which pictures are in train, pixel by pixel."""
         known = {one.tobytes() for one in self.pixels["train"]}
         return {split: np.array([one.tobytes() in known for one in self.pixels[split]]) for split in self.held_out}
 
     @cached_property
     def rough(self) -> dict[str, np.ndarray]:
-        """[P, 64·3]: each picture made small, its own mean and spread taken away: lighter or darker is the same."""
+        """[P, 64·3]: each picture reduced and standardised, so that brightness and contrast do not matter."""
         found = {}
         for split, pixels in self.pixels.items():
             side = pixels.shape[-1]
             edges = np.linspace(0, side, min(SMALL, side) + 1).round().astype(int)
-            # Thirds and halves of pixels would cost more than they tell: blocks of nearly equal size.
+            # Blocks of nearly equal size; exact interpolation would cost more than it is worth.
             sums = np.add.reduceat(np.add.reduceat(pixels.astype(np.float32), edges[:-1], 2), edges[:-1], 3)
             sizes = np.diff(edges)
             small = (sums / (sizes[:, None] * sizes)).reshape(len(pixels), -1)
@@ -64,7 +64,7 @@ class PictureRows:
 
     @cached_property
     def nearest(self) -> dict[str, np.ndarray]:
-        """Of each held-out picture, how far its nearest in train is, beside what is usual within train."""
+        """For each held-out picture, the distance to the nearest one in train, relative to what is usual there."""
         train = self.rough["train"]
         some = train[np.linspace(0, len(train) - 1, min(200, len(train))).astype(int)]
         usual = float(np.median(_distances(some, some)[~np.eye(len(some), dtype=bool)])) if len(some) > 1 else 1.0
@@ -86,12 +86,11 @@ def _parts(rows: np.ndarray) -> list[np.ndarray]:
 
 @audit("data")
 def pictures_in_train(data: PictureRows) -> Outcome:
-    """No held-out picture is in train: not as it is, and not saved anew, lighter, darker or with a little noise.
+    """No held-out picture is in train, not even compressed again, lighter, darker or with a little noise.
 
-    Every held-out picture is looked for among those of train, pixel by pixel; and, made 8 × 8 and freed of its own
-    lightness and contrast, nearer than a twentieth of the distance (of squares) that is usual between two pictures of
-    train. One in a hundred is a warning, one in twenty a failure. A model knows such pictures by heart: split them
-    anew, by where they come from.
+    Every held-out picture is searched for in train, pixel by pixel; and, reduced to 8 × 8 and standardised, for a
+    squared distance below a twentieth of what is usual between two pictures of train. One in a hundred is a warning,
+    one in twenty a failure. A model knows such pictures by heart: split the data again, by source.
     """
     worst = (0.0, "")
     for split in data.held_out:
@@ -110,14 +109,14 @@ def pictures_in_train(data: PictureRows) -> Outcome:
 
 @audit("data")
 def captions_in_train(data: PictureRows) -> Outcome:
-    """How many held-out captions are in train.
+    """Few held-out captions are in train.
 
-    Compared without case, punctuation and white space. Where captions repeat, which of them go with what is known from
-    train, and finding the right one says less about pictures that are new: a hundredth is a warning, half of them a
-    failure. Of pictures with classes all captions are known, and it is not asked.
+    Captions are compared ignoring case, punctuation and white space. If captions repeat, train tells which words go
+    together, and finding the right one says less about new pictures: 1 % is a warning, half of them a failure. Does not
+    apply to pictures with classes, whose captions are all in train.
     """
     if data.classes:
-        raise DoesNotApply("captions are made of the names of classes, which train has as well")
+        raise DoesNotApply("captions are made from class names, which are in train as well")
     known = {normalise(caption) for caption in data.captions["train"]}
     worst = (0.0, "no held-out caption is in train")
     for split in data.held_out:
@@ -131,11 +130,11 @@ def captions_in_train(data: PictureRows) -> Outcome:
 
 @audit("data")
 def blank_pictures(data: PictureRows) -> Outcome:
-    """Every picture shows something: not one colour all over, and not the same as many others.
+    """Every picture shows something: it is not one colour, and not the same as many others.
 
-    A picture whose pixels differ by less than 4 of 255 is blank; the commonest picture is counted as well. One in a
-    hundred is a warning, one in twenty a failure. Look for files that could not be unpacked, for placeholders (no image
-    available), and for pictures that are made too small.
+    A picture whose pixels differ by less than 4 of 255 is blank; copies of the commonest picture are counted as well.
+    One in a hundred is a warning, one in twenty a failure. Look for files that could not be decoded, for placeholders
+    ("no image available"), and for pictures that were made too small.
     """
     worst = (0.0, "")
     for split, pixels in data.pixels.items():
@@ -165,7 +164,7 @@ PICTURE_AUDITS: list[Audit] = [pictures_in_train, captions_in_train, blank_pictu
 
 @dataclass(frozen=True, eq=False)
 class PicturesRead:
-    """What training reads at each step, and the pairs that it should be."""
+    """The batches that training reads, and the pairs they should contain."""
 
     sampler: Any
     pairs: Any
@@ -175,7 +174,7 @@ class PicturesRead:
     flip: bool
     shift: int
     left_out: bool
-    """What else is right in a batch is left out of its wrong answers."""
+    """Whether other right answers in a batch are left out of the wrong ones."""
 
     @cached_property
     def batches(self) -> list[Any]:
@@ -184,7 +183,7 @@ class PicturesRead:
 
     @cached_property
     def rows_of(self) -> dict[tuple[int, ...], list[int]]:
-        """Pairs by the tokens of their captions, as they should be read."""
+        """Indices of pairs by the tokens of their caption, as training should read them."""
         begins = self.pairs.ends - self.pairs.lengths
         found: dict[tuple[int, ...], list[int]] = {}
         for k in range(len(self.pairs)):
@@ -193,24 +192,24 @@ class PicturesRead:
         return found
 
     def __call__(self, batch: Any) -> list[Place | None]:
-        """Where in train the pairs of a batch are: caption and picture, moved and mirrored as they may be."""
+        """Where in train the pairs of a batch are: caption, and picture with the allowed shifts and flips."""
         rows = zip(batch.inputs[0].tolist(), batch.padding_mask[0].tolist(), batch.pictures[0].numpy(), strict=True)
         found: list[Place | None] = []
-        for ids, told, picture in list(rows)[:LOOKED_UP]:
-            tokens = tuple(token for token, real in zip(ids, told, strict=True) if real)
+        for ids, is_real, picture in list(rows)[:LOOKED_UP]:
+            tokens = tuple(token for token, real in zip(ids, is_real, strict=True) if real)
             same = self._those_with(picture, np.array(self.rows_of.get(tokens, ()), dtype=int))
             found.append(Place(min(same), max(same)) if same else None)
         return found
 
     @cached_property
     def _sampled(self) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels that are looked at first, from all over a picture."""
+        """Random pixel positions that are compared first."""
         side = self.pairs.pixels.shape[-1]
         generator = np.random.default_rng(0)
         return generator.integers(side, size=SAMPLED), generator.integers(side, size=SAMPLED)
 
     def _those_with(self, picture: np.ndarray, rows: np.ndarray) -> list[int]:
-        """Of these pairs, those whose picture this is. All are compared in a few pixels, and the rest in all."""
+        """The pairs among these that have this picture. Some pixels are compared first, then, where they agree, all."""
         side, (y, x), at = picture.shape[-1], self._sampled, np.arange(picture.shape[-1])
         moves, found = range(-self.shift, self.shift + 1), []
         originals = self.pairs.pixels[self.pairs.picture[rows]] if len(rows) else np.zeros((0, *picture.shape))
@@ -231,11 +230,12 @@ class PicturesRead:
 
 @audit("data")
 def picture_captions(read: PicturesRead) -> Outcome:
-    """In a batch every picture stands beside a caption of its own, whole and with END.
+    """In a batch every picture has a caption of its own, complete and with END.
 
     Pairs of some batches are looked up in train: the tokens of the caption, at most as many as the model reads and the
-    last of them END, and the picture, moved and mirrored as far as data.batches says. One that is not there is a
-    failure. Captions that are shifted by a row, or cut without their END, train quietly, to a loss that is too high.
+    last of them END, and the picture, shifted and flipped as far as data.batches allows. One that is not found is a
+    failure. If captions are shifted by a row, or cut without END, training raises no error, but ends at a loss that is
+    too high.
     """
     found = [place for batch in read.batches[:3] for place in read(batch)]
     strange = sum(place is None for place in found)
@@ -249,11 +249,11 @@ def picture_captions(read: PicturesRead) -> Outcome:
 
 @audit("data")
 def false_negatives(read: PicturesRead) -> Outcome:
-    """Few right answers are counted as wrong ones: other pictures of a batch with the very same caption.
+    """Few right answers count as wrong ones: other pictures of a batch with the very same caption.
 
-    In some batches, the wrong answers that are right are counted: the caption is the same, or the picture. Where the
-    recipe leaves them out (model.contrast.repeats: left-out) this is only told. Where they count as wrong, one in ten
-    pairs with such a neighbour is a warning, half of them a failure: what is the same is to be told apart.
+    In some batches, wrong answers that are in fact right are counted: the caption is the same, or the picture. If the
+    recipe leaves them out (model.contrast.repeats: left-out) the audit only reports the share. If they count as wrong,
+    10 % of pairs with such a neighbour is a warning, 50 % a failure: the model must then separate what is the same.
     """
     shares, each = [], []
     for batch in read.batches:

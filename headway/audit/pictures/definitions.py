@@ -1,4 +1,4 @@
-"""What a contrastive loss is, by the formulas of the papers, pair by pair; nothing here uses headway/models."""
+"""Contrastive losses by the formulas of the papers, pair by pair; nothing here uses headway/models."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def info_nce(spec: Any, logits: Tensor, also_right: Tensor) -> Tensor:
-    """[B, B] → [B]: −log of the share that the right one has of exp(logits), along rows and along columns."""
+    """[B, B] → [B]: −log of the right one's share of exp(logits), averaged over its row and its column."""
     nats = []
     for k in range(len(logits)):
         captions, pictures = (side[_compared(spec, same)] for side, same in _sides(logits, also_right, k))
@@ -19,17 +19,17 @@ def info_nce(spec: Any, logits: Tensor, also_right: Tensor) -> Tensor:
 
 
 def _sides(logits: Tensor, also_right: Tensor, k: int) -> list[tuple[Tensor, Tensor]]:
-    """Of picture k all captions, and of caption k all pictures; and which of them are right as well."""
+    """For picture k all captions, and for caption k all pictures; with a mask of those that are also right."""
     return [(logits[k], also_right[k]), (logits[:, k], also_right[:, k])]
 
 
 def _compared(spec: Any, same: Tensor) -> Tensor:
-    """Which are right or wrong at all."""
+    """A mask of the candidates that count."""
     return ~same if _left_out(spec) else torch.ones_like(same)
 
 
 def sigmoid(spec: Any, logits: Tensor, also_right: Tensor) -> Tensor:
-    """[B, B] → [B]: −Σ log σ(±logit), + for the right pair of a row and − for all others."""
+    """[B, B] → [B]: −Σ log σ(±logit), with + for the right pair of a row and − for all others."""
     nats = []
     for k in range(len(logits)):
         signs = -torch.ones_like(logits[k])
@@ -43,7 +43,7 @@ CONTRASTS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {"infonce": info
 
 
 def also_right(batch: Any) -> Tensor:
-    """[B, B] of the one replica: pairs that belong together although they are of two rows."""
+    """[B, B] for the one replica: pairs of different rows that belong together."""
     captions, pictures = batch.caption[0].tolist(), batch.picture[0].tolist()
     rows = range(len(captions))
     same = [[j != k and (captions[j] == captions[k] or pictures[j] == pictures[k]) for j in rows] for k in rows]
@@ -51,7 +51,7 @@ def also_right(batch: Any) -> Tensor:
 
 
 def clueless(spec: Any, same: Tensor) -> float:
-    """InfoNCE where all logits are equal: the logarithm of how many there are to choose from."""
+    """The InfoNCE loss if all logits are equal: the mean logarithm of the number of candidates."""
     left_out = same.sum(1) if _left_out(spec) else torch.zeros(len(same))
     return sum(math.log(len(same) - int(n)) for n in left_out) / len(same)
 

@@ -1,4 +1,4 @@
-"""What pictures with captions give the audits of data, baselines, training and scores."""
+"""What pictures with captions give to the audits of data, baselines, training and scores."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from headway.scoring.pictures.retrieval import pair_groups
 
 
 class PictureEvidence(Evidence):
-    """`task`: one that matches, `headway.tasks.contrastive.Contrastive`."""
+    """`task`: a matching task, `headway.tasks.contrastive.Contrastive`."""
 
     @cached_property
     def rows(self) -> PictureRows:
@@ -51,7 +51,7 @@ class PictureEvidence(Evidence):
     @cached_property
     def train_again(self) -> str | None:
         again, used = self._again["train"], self.task.data.split("train")
-        return None if again.names == used.names else f"{len(used.names):,} pictures, and the source has others"
+        return None if again.names == used.names else f"{len(used.names):,} pictures; the source has others"
 
     def recount(self, split: str) -> RetrievalRecount:
         data, spec, recipe = self.task.data, self.task.pictures, self.recipe
@@ -82,10 +82,10 @@ class PictureEvidence(Evidence):
         return self.task.pictures.among, self.task.pictures.prompts
 
     def beside(self, split: str) -> dict[str, Any]:
-        """The loss of one who gives all captions the same chance, in groups as large as batches."""
+        """The loss of a uniform guess among all captions, in groups as large as batches."""
         dealt = pair_groups(len(self.task.data.split(split)), self.recipe.training.batch)
         nats = sum(len(one) * math.log(len(one)) for one in dealt) / sum(len(one) for one in dealt)
-        return {"chance": nats, "chance_is": "equal chances for all pairs of a batch"}
+        return {"chance": nats, "chance_is": "uniform guesses among the pairs of a batch"}
 
     def size(self, split: str) -> int:
         return len(self.task.data.split(split))

@@ -1,7 +1,7 @@
-"""Audits of models that match pictures and captions: is either ignored, and do pictures go the way they should?
+"""Audits of models that match pictures and captions: are both used, and are pictures processed correctly?
 
-What holds of captions as rows of tokens (padding, order, attention, kernels) the audits of all models see to. Here is
-what is about pictures, and about the two together.
+The audits of all models check captions as rows of tokens (padding, order, attention, kernels). The audits here are
+about pictures, and about pictures and captions together.
 """
 
 from dataclasses import replace
@@ -20,47 +20,47 @@ from headway.nn.attention import Attention
 from headway.nn.taps import named_taps, watch
 
 ROWS = 8
-"""Of a batch, where a few are enough."""
+"""Number of pairs of a batch, where a few are enough."""
 MATTERS = 32
-"""Where it is asked what training has made of them."""
+"""Number of pairs for checks of what the model has learnt."""
 WORTH = 0.02
-"""Nats that the right picture must save beside another's: less is none."""
+"""Nats that the right picture must save compared with another's; less counts as nothing."""
 MOVED = 1e-5
-"""Of the spread of what is embedded: what other sums of the same numbers do not reach."""
+"""In standard deviations of the embeddings: reordering the same sums changes less."""
 
 
 @audit("model", rests_on=("finite", "determinism"))
 def cosines(probe: Probe) -> Outcome:
-    """What is compared are directions: embedded vectors have length one, and logits are the learnt scale times cosines.
+    """Embeddings have length one, and logits are the learnt scale times their cosines.
 
-    Pictures and captions of a training batch are embedded; their lengths must be 1 within a hundred-thousandth. The
-    logits of all pairs must be scale · cosine (plus the bias, of a sigmoid), the scale being the exponential of what is
-    learnt, and never above its limit (model.contrast.sharpest): a thousandth of their spread is allowed. When it fails,
-    a long vector fits everything, or the temperature is another than the recipe says.
+    Pictures and captions of a training batch are embedded; their norms must be 1 within 1e-5. The logits of all pairs
+    must be scale · cosine (plus the bias, for the sigmoid loss), where the scale is the exponential of a learnt number
+    and at most model.contrast.sharpest; a thousandth of their standard deviation is allowed. If it fails, a long vector
+    matches everything, or the temperature is not that of the recipe.
     """
     batch, model = probe.excerpt(rows=ROWS, tokens=64), probe.model
-    shown, told = model.see(batch.pictures)[0], probe.answer(batch.inputs, batch.padding_mask)[0]
-    for what, vectors in (("pictures", shown), ("captions", told)):
+    picture_vectors, caption_vectors = model.see(batch.pictures)[0], probe.answer(batch.inputs, batch.padding_mask)[0]
+    for what, vectors in (("pictures", picture_vectors), ("captions", caption_vectors)):
         off = (vectors.double().norm(dim=-1) - 1).abs().max().item()
         if not off <= 1e-5:
-            return failed(off, f"embedded {what} should have length 1, and are off by up to {off:.2g}")
+            return failed(off, f"the embeddings of {what} should have norm 1, and are off by up to {off:.2g}")
     scale = min(float(model.contrast.log_scale[0].double().exp()), model.spec.contrast.sharpest)
     bias = float(model.contrast.bias[0]) if hasattr(model.contrast, "bias") else 0.0
-    expected = scale * (shown.double() @ told.double().T) + bias
+    expected = scale * (picture_vectors.double() @ caption_vectors.double().T) + bias
     off = difference(probe.how.answer_batch(model, batch)[0].double(), expected)
     if not off <= TINY:
-        return failed(off, f"logits are not {scale:.3g} times the cosines: off by {off:.2g} of their spread")
-    return passed(off, f"vectors have length 1, and logits are {scale:.3g} times their cosines, within {off:.1g}")
+        return failed(off, f"logits are not {scale:.3g} times the cosines: off by {off:.2g} standard deviations")
+    return passed(off, f"embeddings have norm 1, and logits are {scale:.3g} times their cosines, within {off:.1g}")
 
 
 @audit("model", rests_on=("finite",))
 def patches(probe: Probe) -> Outcome:
-    """Every patch is made of its own pixels, line by line from the upper left, and stands at its own position.
+    """Every patch consists of its own pixels, in row-major order, and has its own position.
 
-    What flows into the first layer for some pictures is computed again, patch by patch in plain loops: pixels from 0 to
-    255 become -1 to 1, the patch's three colours are mapped by the learnt matrix, and what the positions add to it is
-    added. A thousandth of the spread is allowed. When it fails, pixels of several patches are mixed up, rows and
-    columns are exchanged, or pictures are scaled otherwise than they should.
+    The input of the first layer for some pictures is computed again, patch by patch in plain loops: pixels from 0 to
+    255 are mapped to -1 to 1, the patch's three colours are mapped by the learnt matrix, and the position embedding is
+    added. A thousandth of the standard deviation is allowed. If it fails, pixels of several patches are mixed up, rows
+    and columns are swapped, or pictures are scaled wrongly.
     """
     encoder, pictures = probe.model.picture, probe.excerpt(rows=2, tokens=64).pictures
     with watch(probe.model, "picture.embedded") as seen:
@@ -79,16 +79,16 @@ def patches(probe: Probe) -> Outcome:
     expected = encoder.positions.embed(plain[None].float(), slots)[0].double()
     off = difference(seen["picture.embedded"][0].double(), expected)
     if not off <= TINY:
-        return failed(off, f"patches are not made of their own pixels: off by {off:.2g} of their spread")
-    return passed(off, f"all {n * n} patches are made of their own pixels, within {off:.1g}")
+        return failed(off, f"patches do not consist of their own pixels: off by {off:.2g} standard deviations")
+    return passed(off, f"all {n * n} patches consist of their own pixels, within {off:.1g}")
 
 
 @audit("model", rests_on=("determinism",))
 def patch_order(probe: Probe) -> Outcome:
-    """Where a patch stands matters, if and only if the encoder of pictures has positions.
+    """The order of patches matters if and only if the picture encoder has positions.
 
-    The patches of some pictures are put into another order. With positions (or with a mixer that knows order by itself)
-    what is embedded must move, by more than the hundred-thousandth of its spread that rounding explains; without any it
+    The patches of some pictures are reordered. With positions (or with a mixer that knows order by itself) the
+    embedding must change by more than 1e-5 of its standard deviation, which rounding could explain; without them it
     must stay, if all patches are pooled alike. A model that fails sees a bag of patches: above and below are the same.
     """
     encoder, pictures = probe.model.picture, probe.excerpt(rows=ROWS, tokens=64).pictures
@@ -99,27 +99,29 @@ def patch_order(probe: Probe) -> Outcome:
     change = difference(probe.model.see(turned), probe.model.see(pictures))
     ordered = encoder.spec.positions.kind != "none" or any(mixer.knows_order for mixer in encoder.mixers)
     if ordered and not change > MOVED:
-        return failed(change, f"the order of patches moves nothing ({change:.1g} of the spread): a bag of patches")
+        return failed(
+            change, f"reordering patches changes nothing ({change:.1g} standard deviations): a bag of patches"
+        )
     if not ordered and encoder.spec.pooling.kind in ("mean", "max") and not change <= TINY:
-        return failed(change, f"there are no positions, but the order of patches moves what is seen by {change:.2g}")
+        return failed(change, f"there are no positions, but reordering patches changes the embedding by {change:.2g}")
     return passed(
-        change, f"patches in another order move what is embedded by {change:.2g} of its spread, as they should"
+        change, f"reordering patches changes the embeddings by {change:.2g} standard deviations, as it should"
     )
 
 
 @audit("model", rests_on=("finite", "determinism"))
 def picture_attention(probe: Probe) -> Outcome:
-    """Attention among patches computes what its definition says: its weights, and weights times values.
+    """Attention among patches agrees with its definition: the weights, and weights times values.
 
-    In every layer of the encoder of pictures the weights are computed again from queries and keys in float64, over all
-    patches, with what the positions add, and multiplied by the values; a thousandth of the spread is allowed. When it
-    fails, compare the formula with the layer that is named.
+    In every layer of the picture encoder the weights are computed again from queries and keys in float64, over all
+    patches, with the position bias, and multiplied by the values; a thousandth of the standard deviation is allowed. If
+    it fails, compare the formula with the named layer.
     """
     names = {tap: name.rpartition(".")[0] for name, tap in named_taps(probe.model).items()}
     layers = {names[one.weights]: one for one in probe.model.picture.modules() if isinstance(one, Attention)}
     known = {name: one for name, one in layers.items() if one.spec.similarity.kind in definitions.SIMILARITIES}
     if not known:
-        raise DoesNotApply("no definition is known of what looks at patches")
+        raise DoesNotApply("attention among patches has no definition to compare with")
     taps = [f"{name}.{tap}" for name in known for tap in ("queries", "keys", "values", "weights", "mixed")]
     with watch(probe.model, *taps) as seen:
         probe.model.see(probe.excerpt(rows=ROWS, tokens=64).pictures)
@@ -130,14 +132,14 @@ def picture_attention(probe: Probe) -> Outcome:
         scores = scores + _bias(probe, layer.spec.heads, q.shape[3])
         may_see = torch.ones(q.shape[3], q.shape[3], dtype=torch.bool, device=probe.device)
         if layer.spec.window is not None:
-            raise DoesNotApply("windows among patches have no definition here")
+            raise DoesNotApply("windows among patches have no definition to compare with")
         weights = definitions.attention_weights(scores, may_see)
         for what, expected in (("weights", weights), ("mixed", weights @ v.double())):
             off = difference(seen[f"{name}.{what}"].double(), expected)
             if not off <= TINY:
-                return failed(off, f"the {what} of {name} are off by {off:.2g} of their spread from the definition")
+                return failed(off, f"the {what} of {name} are off by {off:.2g} standard deviations from the definition")
             worst = max(worst, off)
-    return passed(worst, f"attention among patches is what its definition says, within {worst:.1g} of the spread")
+    return passed(worst, f"attention among patches agrees with its definition, within {worst:.1g} standard deviations")
 
 
 def _bias(probe: Probe, heads: int, patches: int) -> Tensor | float:
@@ -152,11 +154,11 @@ def _bias(probe: Probe, heads: int, patches: int) -> Tensor | float:
 
 @audit("model", rests_on=("determinism",))
 def pictures_alone(probe: Probe) -> Outcome:
-    """A picture is embedded as itself: alone, among others, and in another place among them.
+    """A picture gets the same embedding alone, in a batch, and at another index of the batch.
 
     Pictures of a training batch are embedded together, in reverse order, and the first and the last alone. A thousandth
-    of the spread is allowed for other shapes of the same sums. A model that fails mixes pictures: look for a norm or a
-    mean over the batch, and for reshapes that swap axes.
+    of the standard deviation is allowed, since the same sums have other shapes. A model that fails mixes pictures: look
+    for a norm or a mean over the batch, and for reshapes that swap axes.
     """
     pictures = probe.excerpt(rows=ROWS, tokens=64).pictures
     together = probe.model.see(pictures)
@@ -166,17 +168,17 @@ def pictures_alone(probe: Probe) -> Outcome:
             worst, difference(probe.model.see(pictures[:, row : row + 1]), together[:, row : row + 1], of=together)
         )
     if not worst <= TINY:
-        return failed(worst, f"the other pictures of a batch move where one is embedded by {worst:.2g} of the spread")
-    return passed(worst, f"a picture is embedded as itself, whatever stands beside it (largest change {worst:.1g})")
+        return failed(worst, f"the other pictures of a batch change an embedding by {worst:.2g} standard deviations")
+    return passed(worst, f"a picture's embedding does not depend on the rest of the batch (largest change {worst:.1g})")
 
 
 @audit("model", rests_on=("determinism", "loss"))
 def batch_order(probe: Probe) -> Outcome:
-    """The order of a batch does not matter: pairs in another order have the same loss, and their logits move with them.
+    """The order of a batch does not matter: reordered pairs have the same loss, and their logits are reordered alike.
 
-    The pairs of a batch are put into reverse order, and moved on by one. The loss must be the same, and the logits of a
-    picture and a caption must be found where the two have gone, within a thousandth. When it fails, a caption counts as
-    right for what stands at its place, not for its picture: look at what the targets of the loss are.
+    The pairs of a batch are reversed, and rotated by one. The loss must be the same, and the logits must be reordered
+    in the same way, within a thousandth. If it fails, a caption counts as right for what has its index, not for its
+    picture: look at the targets of the loss.
     """
     batch = probe.excerpt(rows=ROWS, tokens=64)
     n = batch.inputs.shape[1]
@@ -189,24 +191,23 @@ def batch_order(probe: Probe) -> Outcome:
         off = difference(probe.how.answer_batch(probe.model, moved)[0], logits[order][:, order])
         again = probe.model.loss(moved)[0].item()
         if not off <= TINY:
-            return failed(off, f"pairs in another order have other logits: off by {off:.2g} of their spread")
+            return failed(off, f"reordered pairs have other logits: off by {off:.2g} standard deviations")
         if not abs(again - loss) <= TINY * max(abs(loss), 0.1):
-            return failed(again - loss, f"a batch in another order has a loss of {again:.5g}, and had {loss:.5g}")
-    return passed(0.0, "pairs in another order have the same logits and the same loss")
+            return failed(again - loss, f"a reordered batch has a loss of {again:.5g}, and had {loss:.5g} before")
+    return passed(0.0, "reordered pairs have the same logits and the same loss")
 
 
 @audit("model", rests_on=("determinism", "loss"))
 def repeats(probe: Probe) -> Outcome:
-    """Two pictures with one caption are treated as the recipe says: each other's wrong answers, or left out.
+    """Two pictures with one caption are treated as the recipe says: as wrong answers of each other, or left out.
 
-    A batch is made in which two pairs have the same caption, and two others the same picture; the loss by its
-    definition, with what belongs together left out of the wrong answers (model.contrast.repeats: left-out) or not
-    (wrong), must be the model's own, within a thousandth. When it fails, right answers are trained away, or wrong ones
-    are spared.
+    A batch is made in which two pairs have the same caption, and two others the same picture. The loss by its
+    definition, with other right answers left out of the wrong ones (model.contrast.repeats: left-out) or not (wrong),
+    must equal the model's, within a thousandth. If it fails, right answers are trained away, or wrong ones are ignored.
     """
     batch, spec = probe.excerpt(rows=6, tokens=64), probe.model.spec.contrast
     if spec.kind not in CONTRASTS:
-        raise DoesNotApply(f"no definition is known of the loss '{spec.kind}'")
+        raise DoesNotApply(f"the loss '{spec.kind}' has no definition to compare with")
     if batch.inputs.shape[1] < 4:
         raise DoesNotApply("a batch of less than four pairs has no room for repeats")
     batch = _copied(batch, ("inputs", "padding_mask", "caption"), 1, 0)
@@ -223,54 +224,56 @@ def repeats(probe: Probe) -> Outcome:
 
 @audit("model", rests_on=("determinism", "loss"), asked="of each alone")
 def picture_matters(probe: Probe) -> Outcome:
-    """Captions fit their own pictures better than others': the picture is not ignored.
+    """Captions match their own pictures better than others': the picture is not ignored.
 
-    Where one picture is exchanged for noise, what is embedded must move. Of a trained model, the pictures of a batch
-    are exchanged between its pairs, and the loss must rise: by a fiftieth of a nat at least, else captions are told
-    apart without a look at the pictures. Fails where nothing rises; warns below a fiftieth.
+    If pictures are replaced by noise, their embeddings must change. In a trained model, the pictures of a batch are
+    swapped between its pairs, and the loss must rise by at least 0.02 nats; otherwise captions are matched without
+    using the pictures. Fails if the loss does not rise; warns below 0.02.
     """
     batch = probe.excerpt(rows=MATTERS, tokens=64)
     drawn = torch.randint(256, batch.pictures.shape, generator=noise.generator("audit pictures"))
     moved = difference(probe.model.see(drawn.to(batch.pictures)), probe.model.see(batch.pictures))
     if not moved > MOVED:
-        return failed(moved, f"the picture is ignored: noise in its place moves nothing ({moved:.1g} of the spread)")
+        return failed(
+            moved, f"the picture is ignored: replacing it by noise changes nothing ({moved:.1g} standard deviations)"
+        )
     return _matters(probe, batch, ("pictures", "picture"), "picture")
 
 
 @audit("model", rests_on=("determinism", "loss"), asked="of each alone")
 def caption_matters(probe: Probe) -> Outcome:
-    """Pictures fit their own captions better than others': the caption is not ignored.
+    """Pictures match their own captions better than others': the caption is not ignored.
 
-    Where other tokens stand in the place of a caption's, what is embedded must move. Of a trained model, the captions
-    of a batch are exchanged between its pairs, and the loss must rise: by a fiftieth of a nat at least. Fails where
-    nothing rises; warns below a fiftieth.
+    If the tokens of captions are replaced, their embeddings must change. In a trained model, the captions of a batch
+    are swapped between its pairs, and the loss must rise by at least 0.02 nats. Fails if the loss does not rise; warns
+    below 0.02.
     """
     batch = probe.excerpt(rows=MATTERS, tokens=64)
     plain = probe.answer(batch.inputs, batch.padding_mask)
     other = (batch.inputs + 1) % max(1, probe.model.vocabulary - 1)
     moved = difference(probe.answer(other, batch.padding_mask), plain)
     if not moved > MOVED:
-        return failed(moved, f"the caption is ignored: other words move nothing ({moved:.1g} of the spread)")
+        return failed(moved, f"the caption is ignored: other words change nothing ({moved:.1g} standard deviations)")
     return _matters(probe, batch, ("inputs", "padding_mask", "caption"), "caption")
 
 
 def _matters(probe: Probe, batch: Any, which: tuple[str, ...], what: str) -> Outcome:
     if not probe.trained:
-        return passed(None, f"another {what} is embedded elsewhere; what it is worth, training will show")
+        return passed(None, f"another {what} has another embedding; what it is worth can be told after training")
     if batch.inputs.shape[1] < 2 or len(batch.caption.unique()) < 2:
-        raise DoesNotApply("a batch with one caption has no other")
+        raise DoesNotApply("a batch with only one caption has no other to compare with")
     rolled = replace(batch, **{name: getattr(batch, name).roll(1, 1) for name in which})
-    # Of what belongs together all the same, both batches know: two pictures may have one caption.
+    # Both batches keep the original ids, so that the same pairs are left out of the wrong answers.
     own, other = (probe.model.loss(one)[0].item() for one in (batch, _as(rolled, batch, which)))
     worth = other - own
-    says = f"with another's {what} a pair takes {other:.3f} nats, with its own {own:.3f}"
+    says = f"with another pair's {what} the loss of a pair is {other:.3f} nats, with its own {own:.3f}"
     if not worth > 0:
         return failed(worth, f"the {what} is ignored: {says}", f"ignores the {what}")
     return (passed if worth >= WORTH else warned)(worth, says)
 
 
 def _as(rolled: Any, batch: Any, which: tuple[str, ...]) -> Any:
-    """With numbers of its own for what was moved, so that nothing is left out that is wrong now."""
+    """The rolled batch with the original picture and caption ids, so that wrong answers are not left out."""
     numbers = {name: getattr(batch, name) for name in which if name in ("picture", "caption")}
     return replace(rolled, **numbers)
 

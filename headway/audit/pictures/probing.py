@@ -1,7 +1,7 @@
 """How audits query a model that matches pictures and captions.
 
-Where a question is about rows of tokens, the answer to a caption is where it is embedded. What is said of a batch of
-training are the logits of all its pictures with all its captions.
+For checks of rows of tokens, the output for a caption is its embedding. The outputs for a training batch are the logits
+of all its pictures with all its captions.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from headway.audit.probing import Probing
 from headway.models.clip import Clip
 
 ROWS = 4
-"""Of a batch, where a few are enough."""
+"""Number of pairs of a batch, where a few are enough."""
 
 
 PICTURES = 8
-"""That are looked at where parts of a model are watched."""
+"""Number of pictures for checks that watch modules."""
 
 
 class Matching(Probing):
@@ -32,7 +32,7 @@ class Matching(Probing):
     audits = OF_MATCHING
 
     def see(self, model: Clip, pictures: Tensor) -> Tensor:
-        """Pictures, embedded."""
+        """The embeddings of pictures."""
         return model.see(pictures)
 
     def logits(self, model: Clip, cosines: Tensor) -> Tensor:
@@ -49,25 +49,27 @@ class Matching(Probing):
         return [model.picture]
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
-        raise DoesNotApply("what the loss of logits is, the model says: `loss_by`")
+        raise DoesNotApply("the loss of these logits depends on the model: see `loss_by`")
 
     def loss_by(self, model: Clip, answers: Tensor, batch: Any) -> Tensor:
         spec = model.spec.contrast
         if spec.kind not in CONTRASTS:
-            raise DoesNotApply(f"no definition is known of the loss '{spec.kind}'")
+            raise DoesNotApply(f"the loss '{spec.kind}' has no definition to compare with")
         return CONTRASTS[spec.kind](spec, answers[0].double(), also_right(batch)).mean()
 
     def clueless(self, model: Clip) -> tuple[float, str]:
         if model.spec.contrast.kind != "infonce":
-            raise DoesNotApply("where a pair is asked for by itself there are no choices")
+            raise DoesNotApply(
+                "with a sigmoid loss each pair is judged by itself, so there are no choices to guess among"
+            )
         return equal_chances(ROWS)
 
     def clueless_of(self, model: Clip, batch: Any) -> tuple[float, str]:
         self.clueless(model)
-        return clueless(model.spec.contrast, also_right(batch)), "equal chances for all captions, and for all pictures"
+        return clueless(model.spec.contrast, also_right(batch)), "a uniform guess among all captions, and all pictures,"
 
     def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
-        """Captions are whole: what has no END is none. Pairs with different captions come first."""
+        """Some pairs, with different captions first. Captions are not cut, because they must include END."""
         seen: set[int] = set()
         again = [k in seen or seen.add(k) is not None for k in batch.caption[0].tolist()]
         order = sorted(range(len(again)), key=again.__getitem__)[:rows]

@@ -1,8 +1,8 @@
-"""The list of all planted faults, grouped by what they break, with those from the user's own files."""
+"""The list of all faults for self-tests, grouped by what they break, with those from the user's own files."""
 
 from collections import Counter
 
-from headway.audit.plants import masking, pictures, populations, translators  # noqa: F401 (to be read is to be known)
+from headway.audit.plants import masking, pictures, populations, translators  # noqa: F401 (importing registers them)
 from headway.audit.plants.data import pairs, reading, rows, text, tokens  # noqa: F401
 from headway.audit.plants.models import (  # noqa: F401
     carrying,
@@ -25,5 +25,5 @@ def faults() -> list[Fault]:
 
 
 def by_kind() -> dict[str, int]:
-    """How many there are of each."""
+    """The number of faults of each kind."""
     return dict(Counter(fault.kind for fault in faults()))

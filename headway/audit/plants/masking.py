@@ -1,4 +1,4 @@
-"""Faults of models that guess hidden tokens: of what is hidden, of what is asked, and of how guesses are scored."""
+"""Faults of masked language models: of what is masked, of the loss, and of the scores."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ DEEP = Need(
     ("model.width=32", "model.layers=2", "model.positions=rotary"),
 )
 UNLIKE = Need(
-    "lines of any length together",
+    "lines of different lengths in one batch",
     lambda recipe: part(recipe, "data.batches.buckets") == 1,
     ("data.batches={kind: lines, buckets: 1}",),
 )
@@ -30,7 +30,7 @@ UNLIKE = Need(
 
 
 def _in_batches(patch: Patch, change: Callable[[Any, MaskedBatch], MaskedBatch]) -> None:
-    """Something else than what was drawn, in training."""
+    """Change the batches of training."""
     honest = MaskedSampler.at
 
     def at(self: Any, step: Any) -> MaskedBatch:
@@ -40,7 +40,7 @@ def _in_batches(patch: Patch, change: Callable[[Any, MaskedBatch], MaskedBatch])
 
 
 def _put(batch: MaskedBatch, put: Any) -> MaskedBatch:
-    """Other tokens [R, B, K] at the places that are asked for."""
+    """Put other tokens [R, B, K] at the masked places."""
     return replace(batch, inputs=batch.inputs.scatter(2, batch.places, put))
 
 
@@ -51,7 +51,7 @@ def nothing_is_hidden(patch):
 
 @_bed.plant("hidden-tokens", also=("masking",))
 def some_hidden_tokens_show(patch):
-    """Every fifth row is copied before anything is hidden in it."""
+    """Every fifth row is used unmasked."""
 
     def change(hide, batch):
         inputs = batch.inputs.clone()
@@ -62,8 +62,8 @@ def some_hidden_tokens_show(patch):
 
 
 @_bed.plant("hidden-tokens", also=("masking",))
-def tokens_exchanged_for_the_next_of_the_vocabulary(patch):
-    """What stands in a token's place tells which it was."""
+def tokens_replaced_by_the_next_in_the_vocabulary(patch):
+    """The token in the place of a masked one reveals it."""
 
     def change(hide, batch):
         put = batch.inputs.gather(2, batch.places)
@@ -76,7 +76,7 @@ def tokens_exchanged_for_the_next_of_the_vocabulary(patch):
 
 @_bed.plant("hidden-tokens", also=("masking",))
 def the_most_frequent_tokens_are_chosen(patch):
-    """Where tokens that are met often have smaller numbers."""
+    """In vocabularies where frequent tokens have smaller ids."""
     honest = Hiding.__call__
 
     def call(self, rows, padding_mask, step, first=0):
@@ -106,17 +106,17 @@ def _other_spec(patch: Patch, **changes: float) -> None:
 
 
 @_bed.plant("masking")
-def twice_as_many_are_hidden(patch):
+def twice_as_many_masked(patch):
     _other_spec(patch, share=0.3)
 
 
 @_bed.plant("masking", also=("hidden-tokens",))
-def all_that_are_chosen_are_hidden(patch):
+def all_chosen_tokens_masked(patch):
     _other_spec(patch, masked=1.0, random=0.0)
 
 
 @_bed.plant("masking")
-def more_are_exchanged_than_is_said(patch):
+def more_replaced_than_asked_for(patch):
     _other_spec(patch, masked=0.7, random=0.2)
 
 
@@ -142,7 +142,7 @@ def only_beginnings_of_rows_are_hidden(patch):
 
 
 @_bed.plant("masking", also=("hidden-tokens",))
-def marks_are_asked_for(patch):
+def special_tokens_to_be_predicted(patch):
     def change(hide, batch):
         places = batch.places.clone()
         places[..., 0] = 0
@@ -154,7 +154,7 @@ def marks_are_asked_for(patch):
 
 
 @_bed.plant("masking")
-def tokens_exchanged_for_marks(patch):
+def tokens_replaced_by_special_tokens(patch):
     def change(hide, batch):
         put = batch.inputs.gather(2, batch.places)
         drawn = (put != hide.marks.mask) & (put != batch.targets)
@@ -183,7 +183,7 @@ def hidden_tokens_given_to_the_model_by_its_loss(patch):
 
 @_bed.plant("loss")
 def loss_of_all_tokens(patch):
-    """Those that are shown as well."""
+    """Unmasked tokens count as well."""
 
     def loss(self, batch, state=None):
         sure = self(batch.inputs, batch.padding_mask).log_softmax(-1)
@@ -194,7 +194,7 @@ def loss_of_all_tokens(patch):
 
 @_bed.plant("loss", LINES, UNLIKE)
 def loss_of_places_that_do_not_count(patch):
-    """In short rows fewer tokens are asked for than in long ones."""
+    """Short rows have fewer masked tokens than long ones."""
     honest = MaskedLanguageModel.loss
     patch.setattr(
         MaskedLanguageModel, "loss", lambda self, batch, state=None: honest(self, replace(batch, asked=None), state)
@@ -219,7 +219,7 @@ def scored_with_nothing_hidden(patch):
 
 @_bed.plant(AGAIN, also=ALSO, kind="scores")
 def scored_with_a_tenth_shown(patch):
-    """As training does it, and as it is not said."""
+    """As training does it, but the score does not say so."""
 
     def change(batch):
         every_tenth = torch.arange(batch.places.numel()).view(batch.places.shape) % 10 == 0
@@ -255,7 +255,7 @@ def pseudo_perplexity_in_base_two(patch):
 
 @_bed.plant(AGAIN, kind="scores")
 def accuracy_of_all_tokens(patch):
-    """Those that are shown count as guessed."""
+    """Unmasked tokens count as right."""
 
     def change(self, one):
         right = self.tokens - len(self.right) + int(self.right.sum())

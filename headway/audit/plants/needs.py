@@ -1,4 +1,4 @@
-"""Which recipes a fault can show in."""
+"""Properties of recipes that faults need to show."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from headway.training.optimizers import Moments
 
 
 def part(recipe: Recipe, path: str) -> Any:
-    """What a recipe has at `model.positions.kind`; None where there is no such place."""
+    """The value at a path such as `model.positions.kind`; None where there is no such path."""
     found: Any = recipe
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -45,7 +45,7 @@ def averaging(kind: str) -> Need:
 
 
 def with_attention(what: str, is_met: Callable[[AttentionSpec], bool], *changes: str) -> Need:
-    """Of a layer at least."""
+    """The need that at least one attention layer satisfies a condition."""
 
     def has(recipe: Recipe) -> bool:
         mixers = part(recipe, "model.mixers") or ()
@@ -67,7 +67,7 @@ MASKED = Need(
     ("model.kind=masked-language-model",),
 )
 LINES = Need(
-    "rows that are lines",
+    "lines as rows",
     lambda recipe: isinstance(part(recipe, "data.batches"), TextLines),
     ("data.batches=lines",),
 )
@@ -90,7 +90,7 @@ REPEATS_LEFT_OUT = Need(
     "repeats that are left out", lambda recipe: part(recipe, "model.contrast.repeats") == "left-out"
 )
 FIRST_STATE = Need(
-    "a recurrent decoder that begins with the encoder's state",
+    "a recurrent decoder that starts from the encoder's state",
     lambda recipe: part(recipe, "model.first_state.kind") == "encoder",
     (
         "model.mixer=gru",
@@ -100,29 +100,31 @@ FIRST_STATE = Need(
     ),
 )
 ADDITIVE_CROSSING = Need(
-    "additive attention to the source",
+    "additive cross-attention",
     lambda recipe: part(recipe, "model.cross.similarity.kind") == "additive",
     ("model.cross={kind: attention, heads: 2, similarity: additive}",),
 )
 LONG_SOURCES = Need("sources of up to 24 tokens", lambda r: r.model.context >= 24, ("model.context=24",))
 ONE_TABLE = Need(
-    "one table for sources and targets", lambda recipe: part(recipe, "model.tied") == "all", ("model.tied=all",)
+    "one embedding table for sources and targets",
+    lambda recipe: part(recipe, "model.tied") == "all",
+    ("model.tied=all",),
 )
 JUDGED_BY_BLEU = Need(
     "sources with several right translations", lambda r: part(r, "data.is_exact") is False, ("data.exact=false",)
 )
 BEAM = Need("beam search", lambda r: r.scoring.decoding.kind == "beam", ("scoring.decoding={kind: beam, size: 4}",))
 NO_RUN_TWICE = Need(
-    "a beam in which no run comes twice",
+    "a beam with no_repeat",
     lambda r: getattr(r.scoring.decoding, "no_repeat", None) is not None,
     ("scoring.decoding={kind: beam, size: 4, no_repeat: 2}",),
 )
 DRAWN = Need(
-    "translations that are drawn, with a temperature, top-k and top-p",
+    "sampled translations, with a temperature, top-k and top-p",
     lambda r: part(r, "scoring.decoding.temperature") not in (None, 0, 1),
     ("scoring.decoding={kind: sampled, temperature: 0.7, top_k: 6, top_p: 0.9}",),
 )
-CROPS = Need("rows that are drawn from a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
+CROPS = Need("rows that are random crops of a text", lambda recipe: isinstance(part(recipe, "data.batches"), Crops))
 ADAM = Need("Adam or AdamW", lambda recipe: isinstance(recipe.training.optimizer, Moments))
 ATTENTION = with_attention("attention", lambda one: True)
 PLAIN = with_attention("the plain kernel", lambda one: one.backend == "plain", "model.mixer.backend=plain")
@@ -139,14 +141,14 @@ PUNISHED = Need(
     ("model.penalty={size: 0.1, change: 0.1}",),
 )
 TIED = Need("tied embeddings", lambda recipe: bool(part(recipe, "model.tied")))
-UNTIED = Need("an output matrix of its own", lambda recipe: part(recipe, "model.tied") is False, ("model.tied=false",))
+UNTIED = Need("an untied output matrix", lambda recipe: part(recipe, "model.tied") is False, ("model.tied=false",))
 PRE_NORM = Need(
     "a norm after the last layer",
     lambda recipe: part(recipe, "model.norm.placement") == "pre" and part(recipe, "model.norm.kind") != "none",
     ("model.norm=layer",),
 )
 LONGER_SCORES = Need(
-    "scoring.segment above that of training",
+    "scoring.segment above the segment of training",
     lambda recipe: recipe.scoring_segment > recipe.segment,
     ("data.segment=24", "scoring.segment=48"),
 )

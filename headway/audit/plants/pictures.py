@@ -1,4 +1,4 @@
-"""Faults of models that match pictures and captions: of what they see, compare and learn from."""
+"""Faults of models that match pictures and captions: of what they see, what they compare and what they learn from."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from headway.scoring.pictures import retrieval
 
 _bed = Bed("pictures", MATCHER)
 SCORES = ("scores-again", "kept-checkpoint", "score-and-curve", "says-nothing")
-"""Who embeds otherwise than in training has other scores."""
+"""Audits that may also fail because the scores of other embeddings differ from those in training."""
 SEEN = ("patches", "patch-order", "picture-attention", "pictures-alone", "gradient", "one-batch", "moved", *SCORES)
 
 
@@ -88,7 +88,7 @@ def the_temperature_twice(patch):
 
 @_bed.plant("loss", also=("gradient", "repeats", "scores-again", "kept-checkpoint", "score-and-curve"))
 def captions_for_pictures_alone(patch):
-    """Half of the loss is missing: which picture a caption is of."""
+    """Half of the loss is missing: which picture a caption belongs to."""
 
     def losses(self, logits, also_right):
         compared = self._compared(logits, also_right, -torch.inf)

@@ -33,7 +33,7 @@ _bed = Bed("populations")
 BESIDE, CAUSAL, GRADIENTS = "beside-others", "causality-beside-others", "gradients-apart"
 STEPS, SEEDS, DIVERGED = "steps-beside-others", "seeds-apart", "diverged-apart"
 ALSO = (BESIDE, CAUSAL, GRADIENTS, STEPS, SEEDS, DIVERGED)
-"""Whoever says something else beside others has other gradients, steps and first losses there, too."""
+"""Audits that may also fail, because replicas with other outputs have other gradients, steps and first losses."""
 
 
 # --- in the model ----------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def weights_of_the_neighbour(patch):
 
 
 @_bed.plant(BESIDE, DROPOUT, also=ALSO)
-def noise_of_the_first_for_all(patch):
+def dropout_of_the_first_for_all(patch):
     for module in (language_model, classifier):
         original = module.seed
 
@@ -182,7 +182,7 @@ def gradient_averaged_over_replicas(patch):
 
 
 @_bed.plant(STEPS, ADAM, also=ALSO)
-def weights_drawn_together(patch):
+def weights_pulled_together(patch):
     def after(optimizer):
         for p in optimizer.parameters:
             p += 0.02 * (p.mean(0, keepdim=True) - p)
@@ -191,7 +191,7 @@ def weights_drawn_together(patch):
 
 
 @_bed.plant(STEPS, ADAM, also=ALSO)
-def memory_of_the_optimizer_shared(patch):
+def optimizer_state_shared(patch):
     def after(optimizer):
         for kept in optimizer.memory.values():
             for tensor in kept:
@@ -201,8 +201,9 @@ def memory_of_the_optimizer_shared(patch):
 
 
 @_bed.plant(DIVERGED, ADAM, also=ALSO)
-def gradients_cut_by_the_length_of_all(patch):
-    """As one vector: one that is lost takes the others with it. (AdamW's first steps do not hang on lengths.)"""
+def gradients_clipped_by_the_norm_of_all(patch):
+    """The gradients of all replicas are clipped as one vector, so one with NaN spoils the others. (The first steps of
+    AdamW do not depend on gradient norms.)"""
 
     def change(optimizer, alive):
         given = [p.grad for p in optimizer.parameters if p.grad is not None]
@@ -214,7 +215,7 @@ def gradients_cut_by_the_length_of_all(patch):
 
 
 @_bed.plant(STEPS, averaging("moving"), also=ALSO)
-def averages_drawn_together(patch):
+def averages_pulled_together(patch):
     honest = Averages.update
 
     def update(self, step, alive):

@@ -23,11 +23,11 @@ from headway.scoring import decoding
 _bed = Bed("translators", TRANSLATOR)
 _of_one_stack = Bed("translators", ONE_STACK)
 WRITES = ("scores-again", "decoded-alone", "repetition-loops", "length-ratio", "copied-sources", "searched")
-"""Who decodes wrongly writes something else."""
+"""Audits that may also fail because decoding gives other translations."""
 SCORES = ("kept-checkpoint", "score-and-curve")
-"""Whose weights are used otherwise than in training has other losses."""
+"""Audits that may also fail because weights that are used differently than in training have other losses."""
 OF_READING = ("batches", "every-pair")
-"""Who pairs rows anew reads none of the pairs that train has."""
+"""Audits that may also fail because regrouped rows are no pairs of train."""
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def cross_attention_that_adds_nothing(patch):
 
 @_bed.plant("source-ahead", trains=True)
 def encoder_that_looks_back_alone(patch):
-    """It trains as well as another, and is one of half the sight."""
+    """It trains as well as any other, but sees only half of the source."""
     honest = EncoderDecoder.__init__
 
     def build(self, *given):
@@ -190,7 +190,7 @@ def _first(patch, change):
 
 
 OF_LOOKING = ("source-padding", "source-reaches-all", "source-matters", "loss", "one-batch", *SCORES, *WRITES)
-"""What else may fail where something else than the recipe says looks at the source."""
+"""Audits that may also fail if cross-attention does not do what the recipe says."""
 
 
 @_bed.plant("cross-attention-rows", ADDITIVE_CROSSING, also=("crossing", *OF_LOOKING))
@@ -207,7 +207,7 @@ def additive_attention_that_forgets_padding(patch):
 
 @_bed.plant("crossing", ADDITIVE_CROSSING, also=OF_LOOKING)
 def additive_attention_without_its_tanh(patch):
-    """Then the query has no say: it adds the same to all scores."""
+    """Then the query has no influence: it adds the same to all scores."""
 
     def flat(self, q, k):
         return ((q[:, :, :, :, None] + k[:, :, :, None]) * self.vector[:, None, :, None, None]).sum(-1)
@@ -272,7 +272,7 @@ def padding_in_the_loss(patch):
 
 @_bed.plant("step", PARTS)
 def mean_of_the_means_of_parts(patch):
-    """Though one part has more tokens than another."""
+    """Although one part has more tokens than another."""
     patch.setattr(Translator, "counted", lambda self, batch: None)
 
 
@@ -289,7 +289,7 @@ def targets_that_are_the_inputs(patch):
 
 @_bed.plant("decoded-alone", also=WRITES)
 def rows_mixed_up_in_the_cache(patch):
-    """When some leave the batch, or beams change places, others than they should are kept."""
+    """When rows leave the batch, or hypotheses are reordered, the wrong ones are kept."""
     honest = ModelState.of_rows
 
     def of_rows(self, rows, same_sources=False):
@@ -307,7 +307,7 @@ def second_likeliest_token(patch):
 
 
 @_bed.plant("repetition-loops", also=WRITES)
-def the_end_is_never_written(patch):
+def end_that_is_never_generated(patch):
     def search(self, text, end, limits, numbers):
         def choose(logits, rows):
             return logits.index_fill(-1, torch.tensor([end], device=logits.device), -torch.inf).argmax(-1)

@@ -1,9 +1,9 @@
-"""One member of a population, with its share of what was computed for all members at once.
+"""One replica of a population, with its share of what was computed for all replicas at once.
 
-They share an architecture, so most of what is asked of a model is asked of one. What they may differ in (their weights,
-and what came of them) is asked of each; but in one pass for all of them side by side, for on a GPU a pass of 32 small
-models takes as long as that of one. (A few kinds of models have audits of what training made of them that are asked of
-each by itself, and so are the user's own: `runner.py`.)
+Replicas share an architecture, so most audits of a model are run on one of them. What may differ (their weights, and
+whatever depends on them) is audited for each, but in one pass for all, because on a GPU a pass of 32 small models takes
+as long as that of one. (Some kinds of models have audits of the trained weights that run on each replica by itself, and
+so are the user's own audits: `runner.py`.)
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ from headway.recipe.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One of those that a probe has side by side: what audits of each replica are given in place of a probe of one."""
+    """One replica of a probe of several: what audits of each replica are given in place of a probe of one."""
 
     everyone: Probe
     place: int
     recipe: Recipe
     alone: Callable[[], Probe]
-    """The same by itself, for those that look closely."""
+    """Builds a probe of this replica alone, for audits that need it."""
 
     @property
     def how(self) -> Probing:
@@ -34,7 +34,7 @@ class Member:
 
     @property
     def model(self) -> Any:
-        """Of all of them."""
+        """The model with all replicas."""
         return self.everyone.model
 
     @property
@@ -50,16 +50,16 @@ class Member:
         return self.everyone.are_whole[self.place]
 
     def share(self, measure: Callable[[Probe], Sequence[Found]]) -> Found:
-        """Of what is measured of all at once."""
+        """This replica's result of a measure that is computed for all at once."""
         return self.everyone.shares(measure)[self.place]
 
 
 OneOrMember = Probe | Member
-"""A model by itself, or beside others: whoever takes only its share need not know which."""
+"""A model by itself, or one replica of a population: an audit that uses `share` need not know which."""
 
 
 def excerpts(everyone: Probe, rows: int, tokens: int) -> Any:
-    """Of every member's batch a few rows, as each would choose them alone."""
+    """A few rows of every replica's batch, as each would choose them alone."""
     own = [
         everyone.how.excerpt(cut(everyone.batch, (slice(r, r + 1),)), rows, tokens)
         for r in range(len(everyone.batch.inputs))
@@ -71,6 +71,6 @@ def excerpts(everyone: Probe, rows: int, tokens: int) -> Any:
 
 
 def cut(batch: Any, where: tuple[slice, ...]) -> Any:
-    """Of a batch, some members, rows and tokens."""
+    """Some replicas, rows and tokens of a batch."""
     parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return replace(batch, **{n: p[where[: p.ndim]] for n, p in parts.items() if isinstance(p, Tensor) and p.ndim})

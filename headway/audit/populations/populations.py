@@ -1,9 +1,9 @@
-"""Audits of the path that populations take: R replicas in one model, trained and scored side by side.
+"""Audits of populations: R replicas in one model, trained and scored together.
 
-The audits of a model look at one replica alone, and with R = 1 every module takes a path of its own: what is lost only
-beside others they cannot see. Here up to three members are put side by side, as training had them, and each is held to
-what it does alone: its answers, its gradient, two of its steps. Whether each runs its own seed is asked of all of them
-(`seeds.py`). What is found is found once, for all members.
+The audits of a model look at one replica alone, and with R = 1 every module takes a special path: faults that occur
+only with several replicas are invisible to them. Here up to three replicas are put into one model, as in training, and
+each is compared with itself alone: its outputs, its gradient, two of its steps. Whether each runs its own seed is
+checked for all of them (`seeds.py`). The findings hold for all replicas.
 """
 
 from collections.abc import Sequence
@@ -21,23 +21,23 @@ from headway.nn.trainable import Trainable
 from headway.training.update import Update
 
 COUNTS = 1e-3
-"""Of the largest gradient: weights with less are moved by rounding, which optimizers blow up to a whole step."""
+"""Relative to the largest gradient: weights with a smaller one move by rounding, which optimizers scale up to steps."""
 SAME_STEPS = 0.05
-"""Of what two steps move. Those of two replicas differ by more than their whole length."""
+"""Tolerance relative to what two steps change. The steps of two different replicas differ by more than their length."""
 
 
 @audit("population")
 def beside_others(members: SideBySide) -> Outcome:
-    """A replica says beside others what it says alone.
+    """A replica gives the same outputs in a population as alone.
 
-    Up to three members, with the weights they ended with, answer rows of their own training: side by side in one model,
-    as they were trained and scored, and each alone. Answers and losses must be the same, in evaluation and in training
-    mode (whose noise depends on the seed and the step alone), but for rounding: a thousandth of their spread. When it
-    fails, nothing that was found of a replica alone holds for what was trained: look for masks, norms and biases that
-    are broadcast over the wrong axis where there is more than one replica.
+    Up to three replicas, with their final weights, read rows of their own training data: together in one model, as they
+    were trained and scored, and each alone. Outputs and losses must be the same, in evaluation and in training mode
+    (whose dropout depends on the seed and the step alone), but for rounding: a thousandth of the standard deviation. If
+    it fails, no finding about a replica alone holds for what was trained: look for masks, norms and biases that are
+    broadcast over the wrong axis where there is more than one replica.
     """
     batch, worst = members.batch(), 0.0
-    told: list[str] = []
+    differing: list[str] = []
 
     def look(mode: str) -> None:
         nonlocal worst
@@ -48,29 +48,29 @@ def beside_others(members: SideBySide) -> Outcome:
             said, loss = evaluated or (members.answers(alone, own), alone.loss(own)[0])
             off = max(difference(answers[r : r + 1], said), abs(float(losses[r] - loss[0])) / max(float(loss), 0.1))
             if not off <= TINY:
-                told.append(f"replica {r + 1}, in {mode}, by {off:.2g} of the spread of answers")
+                differing.append(f"replica {r + 1}, in {mode}, by {off:.2g} standard deviations")
             worst = max(worst, off)
 
     members.in_both_modes(look)
-    if told:
-        return failed(worst, f"what a replica says beside others is not what it says alone: {told[0]}")
-    return passed(worst, f"{len(members.all)} replicas say the same side by side as each alone, in both modes")
+    if differing:
+        return failed(worst, f"outputs in the population differ from those of the replica alone: {differing[0]}")
+    return passed(worst, f"{len(members.all)} replicas give the same outputs together as each alone, in both modes")
 
 
 @audit("population")
 def causality_beside_others(members: SideBySide) -> Outcome:
-    """Beside others, too, no answer depends on a later token.
+    """In a population, too, no output depends on a later token.
 
-    As `causality`, with replicas side by side: all tokens after a position are exchanged, in each row another position,
-    and nothing that any replica says up to there may move by more than a millionth of what moves later. A mask, or a
-    norm over time, may be wrong only where there is more than one replica.
+    This repeats `causality` with several replicas: all tokens after a position, another one in each row, are replaced,
+    and no output of any replica up to there may change by more than a millionth of the change of later ones. A mask, or
+    a norm over time, may be wrong only where there is more than one replica.
     """
     if members.how.looks_ahead or not members.how.per_token:
         raise DoesNotApply("such a model may look ahead")
     ids = members.batch().inputs
     R, B, T = ids.shape
     if T < 2:
-        raise DoesNotApply("sequences of one token have no future")
+        raise DoesNotApply("sequences of one token have no later tokens")
     probed = torch.linspace(0, T - 2, B, device=ids.device).round().long()
     later = (torch.arange(T, device=ids.device) > probed[:, None]).expand(R, B, T)
     by = members.how.draw(members.together, "exchanged", R * B, T).view(R, B, T).to(ids.device)
@@ -85,50 +85,53 @@ def causality_beside_others(members: SideBySide) -> Outcome:
     members.in_both_modes(look)
     mode, worst = max(leaks.items(), key=lambda item: item[1])
     if not worst <= LEAK:
-        sentence = f"side by side, replicas see the future: later tokens move earlier answers by {worst:.2g}"
-        return failed(worst, f"{sentence} of what they move later ones, in {mode}")
-    return passed(worst, f"side by side, exchanging later tokens moves no earlier answer ({worst:.1g})")
+        sentence = f"in a population, replicas see the future: later tokens change earlier outputs by {worst:.2g}"
+        return failed(worst, f"{sentence} of the change of later ones, in {mode}")
+    return passed(worst, f"in a population, replacing later tokens changes no earlier output ({worst:.1g})")
 
 
 @audit("population")
 def gradients_apart(members: SideBySide) -> Outcome:
-    """A replica's loss has no gradient in the others' weights, and in its own the one that it has alone.
+    """A replica's loss has no gradient in the others' weights, and in its own the same one as alone.
 
-    The loss of each member is differentiated by the weights of all. In those of the others it must be exactly zero; in
-    its own it may differ from the gradient alone by rounding, a thousandth of its length. Where a state is
-    carried from batch to batch, rows go on from one. When it fails, replicas learn from each other's mistakes, and
-    their seeds are no samples of anything.
+    The loss of each replica is differentiated with respect to the weights of all. In those of the others the gradient
+    must be exactly zero; in its own it may differ from the gradient alone by rounding, a thousandth of its norm. If a
+    state is carried from batch to batch, rows start from one. If it fails, replicas learn from each other's losses, and
+    their seeds are not independent samples.
     """
     worst = 0.0
     for r in members.all:
         beside = members.gradient_of(members.together, members.batch(), r)
         in_all, own = in_a_row(beside.values()), in_a_row(members.gradients[r].values())
-        if _largest_but(r, in_all) != 0:  # NaN is not, either
+        if _largest_but(r, in_all) != 0:  # also true for NaN
             name, others = next((n, most) for n, g in beside.items() if (most := _largest_but(r, g)) != 0)
-            return failed(others, f"the loss of replica {r + 1} has a gradient of {others:.2g} in another's {name}")
+            return failed(
+                others, f"the loss of replica {r + 1} has a gradient of {others:.2g} in another replica's {name}"
+            )
         apart = _length(in_all[r] - own[0]) / max(_length(own), 1e-30)
         if not apart <= TINY:
             return failed(
-                apart, f"the gradient of replica {r + 1} beside others is off by {apart:.1%} of the one alone"
+                apart, f"the gradient of replica {r + 1} in the population is off by {apart:.1%} of the one alone"
             )
         worst = max(worst, apart)
-    return passed(worst, "the gradient of a replica is its own, and what it is alone")
+    return passed(worst, "the gradient of a replica is in its own weights only, and the same as alone")
 
 
 @audit("population")
 def steps_beside_others(members: SideBySide) -> Outcome:
-    """Two steps of training move a replica beside others where they move it alone.
+    """Two training steps change a replica in a population as they change it alone.
 
-    Members take two real steps, with their optimizer, side by side and each alone, from the same weights, on the same
-    rows. Where they end may differ by 5 % of what the steps moved (only weights count whose gradient is above a
-    thousandth of the largest: optimizers make a whole step of mere rounding). At rates above 0.03 one step is taken.
-    So are the averages of the weights compared, and what a step without any gradient takes away: weight decay. When it
-    fails, something between the loss and the weights mixes replicas: an optimizer's state, a norm for clipping, a
-    gradient that is added up, an average; or a rate, decay or dropout of one is that of another.
+    Replicas take two real steps, with their optimizer, together and each alone, from the same weights, on the same
+    rows. The results may differ by 5 % of what the steps change (only weights whose gradient is above a thousandth of
+    the largest count, because optimizers make a full step of mere rounding). At learning rates above 0.03 one step is
+    taken. The averages of the weights are compared in the same way, and so is weight decay, by a step without any
+    gradient. If it fails, something between the loss and the weights mixes replicas: an optimizer's state, a norm for
+    clipping, an accumulated gradient, an average; or one replica has the learning rate, weight decay or dropout of
+    another.
     """
     update, worst = members.update_of_training(), 0.0
     trained = list(members.gradients[0])
-    # At a rate beyond all measure, the second step is taken from wherever rounding has thrown the first.
+    # At a very high rate, the second step starts from weights that rounding errors have made very different.
     highest = max(recipe.training.optimizer.learning_rate for recipe in members.recipes)
     steps = 2 if highest <= USUAL_RATE else 1
     for step in range(steps):
@@ -148,27 +151,31 @@ def steps_beside_others(members: SideBySide) -> Outcome:
             continue  # a learning rate of zero
         apart = _length(torch.where(counts, theirs[r] - ours, 0)) / length
         if not apart <= SAME_STEPS:
-            sentence = f"two steps beside others end off by {apart:.1%} of what they move replica {r + 1} alone"
+            sentence = (
+                f"after two steps in the population, replica {r + 1} is off by {apart:.1%} of what they change alone"
+            )
             return failed(apart, sentence)
         if averages is not None and update_alone.averages is not None:
             means, theirs_mean = (in_a_row(one.tensors.values()) for one in (update_alone.averages, averages))
             if not (mixed := _length(torch.where(counts, theirs_mean[r] - means, 0)) / length) <= SAME_STEPS:
-                return failed(mixed, f"the average of replica {r + 1} beside others is off by {mixed:.1%} of its way")
+                return failed(
+                    mixed, f"the average of replica {r + 1} in the population is off by {mixed:.1%} of the change"
+                )
         decay = shrunk[r]
         if decay != own and not abs(decay - own) <= SAME_STEPS * max(abs(own), 1e-7):
             return failed(
-                decay, f"weight decay takes {decay:.2g} of replica {r + 1} beside others, and {own:.2g} alone"
+                decay, f"weight decay takes {decay:.2g} of replica {r + 1} in the population, and {own:.2g} alone"
             )
         worst = max(worst, apart)
-    return passed(worst, "two steps of training end where they end alone")
+    return passed(worst, "two training steps change each replica in the population as alone")
 
 
 @audit("population")
 def diverged_apart(members: SideBySide) -> Outcome:
-    """A replica whose numbers are lost does not take the others with it.
+    """A replica with NaN in its weights does not affect the others.
 
-    All weights of the first are made NaN. What the others say must stay what it was, and a step of training must move
-    them where it would have moved them. NaN times zero is NaN: replicas that are only multiplied by zero are not apart.
+    All weights of the first replica are set to NaN. The outputs of the others must stay the same, and a training step
+    must change them as before. NaN times zero is NaN, so replicas that are only multiplied by zero are not separate.
     """
     batch, names = members.batch(), [name for name, _ in members.together.named_parameters()]
     before = members.answers(members.together, batch)[1:].detach()
@@ -181,12 +188,14 @@ def diverged_apart(members: SideBySide) -> Outcome:
                 p[0] = torch.nan
         after = members.answers(spoilt, batch)[1:].detach()
         if not (off := difference(after, before)) <= TINY:
-            return failed(off, f"with NaN in the first replica's weights, the others' answers are off by {off:.2g}")
+            return failed(off, f"with NaN in the first replica's weights, the others' outputs are off by {off:.2g}")
         members.update(spoilt, members.all)(0, 1.0)
         if not _are_close(in_a_row(spoilt.parameters())[1:], in_a_row(ours)[1:]):
             both = zip(names, spoilt.parameters(), ours, strict=True)
             name = next(name for name, p, own in both if not _are_close(p[1:], own[1:]))
-            return failed(None, f"with NaN in the first replica's weights, a step moves the others' {name} elsewhere")
+            return failed(
+                None, f"with NaN in the first replica's weights, a step changes the others' {name} differently"
+            )
     return passed(off, "a replica whose weights are NaN leaves the others as they are")
 
 
@@ -201,9 +210,9 @@ POPULATION_AUDITS: tuple[Audit, ...] = (
 
 
 def audit_population(members: SideBySide, everyone: SideBySide) -> Report:
-    """Of a few members, and of everyone where it may be any of them. One whose numbers are lost is looked at as it
-    began."""
-    weights = [w if w is not None and _speaks(members, r) else None for r, w in enumerate(members.weights)]
+    """Run the population audits on a few replicas, and `seeds_apart` on everyone. A replica whose outputs are not
+    finite is audited with its initial weights."""
+    weights = [w if w is not None and _has_finite_outputs(members, r) else None for r, w in enumerate(members.weights)]
     lost = any(one is None and w is not None for one, w in zip(weights, members.weights, strict=True))
     few = [one for one in POPULATION_AUDITS if one is not seeds_apart]
     with torch.enable_grad():
@@ -213,7 +222,7 @@ def audit_population(members: SideBySide, everyone: SideBySide) -> Report:
 
 @torch.no_grad()
 def _decayed(update: Update) -> list[float]:
-    """By how much a step without gradients shrinks the weights of each replica, as a share; nothing is left of it."""
+    """The share by which a step without gradients shrinks the weights of each replica; they are restored after it."""
     parameters = update.optimizer.parameters
     before, was = [p.detach().clone() for p in parameters], in_a_row(parameters)
     for kept in update.optimizer.state().values():
@@ -229,20 +238,20 @@ def _decayed(update: Update) -> list[float]:
     return shares
 
 
-def _speaks(members: SideBySide, r: int) -> bool:
-    """Its answers and their loss are numbers, and such that float32 can compare them."""
+def _has_finite_outputs(members: SideBySide, r: int) -> bool:
+    """Whether its outputs and loss are finite, and small enough for float32 to compare them."""
     answers, loss = members.said[r]
     return bool(answers.isfinite().all() and loss.isfinite().all() and answers.abs().max() < 1e6)
 
 
 def _weights(model: Trainable, names: Sequence[str]) -> Tensor:
-    """Of each replica, in a row."""
+    """The weights of each replica, flattened."""
     named = dict(model.named_parameters())
     return in_a_row(named[name] for name in names)
 
 
 def _largest_but(r: int, numbers: Tensor) -> float:
-    """Of all replicas but this one."""
+    """The largest absolute value over all replicas but this one."""
     return float(torch.cat([numbers[:r], numbers[r + 1 :]]).abs().max())
 
 

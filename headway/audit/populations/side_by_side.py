@@ -1,4 +1,4 @@
-"""Members of a population side by side, as training had them, and each alone: what `populations.py` compares."""
+"""Replicas together in one model, as in training, and each alone: what `populations.py` compares."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,33 +22,33 @@ from headway.training.setting import Setting
 from headway.training.update import Update
 
 MEMBERS = 3
-"""As many as it takes to have a neighbour on either side."""
+"""Enough for one to have a neighbour on either side."""
 ROWS, LONGEST = 4, 128
 ANSWERS = 2**23
-"""Numbers that members are answered by: where there are more choices, two rows will do."""
+"""Maximum number of output values of all replicas: with a larger vocabulary, only two rows are used."""
 STEPS_AVERAGED = 2
 USUAL_RATE = 0.03
-"""Beyond it, a second step is taken from wherever rounding has thrown the first."""
+"""Above this learning rate, rounding errors of the first step make a second one incomparable."""
 LATER = 3
-"""A step that is not the first."""
+"""A step other than the first."""
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Members of a population, as they were trained."""
+    """The replicas of a population, as they were trained."""
 
     recipes: Sequence[Recipe]
     weights: Sequence[dict[str, Tensor] | None]
-    """Of each; None stands for those that training begins with."""
+    """Of each replica; None stands for its initial weights."""
     runs: Sequence[Run | None]
-    """Of each, where it is at hand."""
+    """Of each replica, if it is available."""
     task: Any
     device: str
     assemble: Callable[[Sequence[Recipe]], Any] | None = None
-    """How training puts members side by side (a `Population`); None = nobody says, and it is done here."""
+    """Builds replicas into one model as training does (a `Population`); None: it is done here."""
 
     def first(self, members: int) -> "SideBySide":
-        """So many of them, by themselves."""
+        """The first so many replicas, as a population of their own."""
         recipes, weights, runs = (one[:members] for one in (self.recipes, self.weights, self.runs))
         return replace(self, recipes=recipes, weights=weights, runs=runs)
 
@@ -61,7 +61,7 @@ class SideBySide:
         return [recipe.seed for recipe in self.recipes]
 
     def model(self, members: Sequence[int], trained: bool = True) -> Trainable:
-        """These members as one model, in evaluation mode, which is the caller's own."""
+        """A new model of these replicas, in evaluation mode."""
         with nullcontext() if trained else drawn_anew():
             model = self.task.build([self.seeds[r] for r in members], self.device)
         set_dropout(model, [self.recipes[r].model.dropout for r in members])
@@ -88,7 +88,7 @@ class SideBySide:
         return self.task.sampler(self.seeds, self.device)
 
     def batch(self, step: int | Tensor = 0, member: int | None = None) -> Any:
-        """A few rows of each member's batch; or of this one's."""
+        """A few rows of every replica's batch; or of this replica's."""
         which = slice(None) if member is None else slice(member, member + 1)
         drawn = self._first if isinstance(step, int) and step == 0 else self.sampler.at(step)
         return cut(drawn, (which, slice(self.rows), slice(LONGEST)))
@@ -105,7 +105,7 @@ class SideBySide:
 
     @cached_property
     def said(self) -> list[tuple[Tensor, Tensor]]:
-        """What each says alone, and its loss, in evaluation mode."""
+        """The outputs of each replica alone, and its loss, in evaluation mode."""
         found = []
         for r, alone in enumerate(self.alone):
             alone.clock.set(LATER)
@@ -116,13 +116,13 @@ class SideBySide:
 
     @cached_property
     def gradients(self) -> list[dict[str, Tensor]]:
-        """Of each alone, in all its weights that are trained."""
+        """The gradient of each replica alone, in all trained weights."""
         return [self.gradient_of(alone, self.batch(member=r), 0) for r, alone in enumerate(self.alone)]
 
     def gradient_of(self, model: Trainable, batch: Any, r: int) -> dict[str, Tensor]:
-        """Of replica r's loss in all weights that are trained, in the noise of the first step; where training carries a
-        state, of rows that go on from one. (A pass for each: what a compiler made may be gone back through only
-        once.)"""
+        """The gradient of replica r's loss in all trained weights, with the dropout of the first step; if training
+        carries a state, with rows that start from one. (One forward pass for each, because compiled graphs allow only
+        one backward pass.)"""
         parameters, before = moving(dict(model.named_parameters())), None
         model.train()
         model.clock.set(0)
@@ -137,7 +137,7 @@ class SideBySide:
 
     @contextmanager
     def to_train(self, model: Trainable) -> Iterator[Trainable]:
-        """One of those that everybody shares, to be moved: it is as it was when this ends."""
+        """Context manager: a shared model that may be changed; afterwards it is restored."""
         kept = [*model.parameters(), *model.buffers()]
         before = [one.detach().clone() for one in kept]
         try:
@@ -150,7 +150,7 @@ class SideBySide:
             model.eval()
 
     def update(self, model: Trainable, members: Sequence[int]) -> Update:
-        """Real steps of training, in float32."""
+        """Real training steps, in float32."""
         training = self.recipes[0].training
         rates = [self.recipes[r].training.optimizer.learning_rate for r in members]
         decays = [self.recipes[r].training.optimizer.weight_decay for r in members]
@@ -165,7 +165,7 @@ class SideBySide:
         return Update(model, optimizer, reads, spec, setting, alive, averages=averages)
 
     def update_of_training(self) -> Update:
-        """The same of all members, as training puts them side by side: with its model, rates and decays."""
+        """The same for all replicas, put together as training does it: with its model, learning rates and decays."""
         if self.assemble is None:
             return self.update(self.model(self.all), self.all)
         population = self.assemble(self.recipes)
@@ -204,5 +204,5 @@ class _Reads:
 
 
 def in_a_row(tensors: Iterable[Tensor]) -> Tensor:
-    """All numbers of each replica, one after the other [R, N]: to compare a thousand parts at once."""
+    """All values of each replica, flattened and concatenated [R, N], to compare many tensors at once."""
     return torch.cat([t.detach().reshape(len(t), -1) for t in tensors], 1)

@@ -1,1 +1,1 @@
-"""What audits are given of running text, and the scores of language models, computed again."""
+"""The input of audits for running text, and the scores of language models, computed again."""

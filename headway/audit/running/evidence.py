@@ -1,4 +1,4 @@
-"""What running text gives the audits of data, baselines, training and scores."""
+"""What running text gives to the audits of data, baselines, training and scores."""
 
 import math
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from headway.data.tokens import Tokens
 from headway.scoring.metrics import PERPLEXITY
 
 SPLITS_KEPT, LETTERS_KEPT = 4, 1 << 24
-"""Of what was cut into tokens again: how many, and how long each may be."""
+"""Cache of tokenized texts: how many, and the maximum length of each in characters."""
 
 
 class TextEvidence(Evidence):
-    """`task`: one of running text, `headway.tasks.language_modelling.LanguageModelling`."""
+    """`task`: language modelling, `headway.tasks.language_modelling.LanguageModelling`."""
 
     def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
         return [(TextSet(self.task.data.texts), TEXT_AUDITS), *super().looked_at()]
 
     def reading(self) -> Report:
         if not self.task.is_stock("sampler"):
-            why = "such a task draws its batches in a way of its own"
+            why = "this task has its own sampler"
             return Report(not_run={one.name: why for one in READ_AUDITS})
         sampler, ids = self.task.sampler([self.recipe.seed], "cpu"), self.task.data.split("train").ids
         spec, find = self.recipe.data.batches, TextPlaces(ids)
@@ -62,6 +62,6 @@ class TextEvidence(Evidence):
 
 @lru_cache(SPLITS_KEPT)
 def _cut_again(tokenizer: str, text: str) -> Tokens:
-    """A text as tokens, by a tokenizer as it is written down: runs of a study have theirs in common, and to cut a text
-    takes as long as to audit a small model of it."""
+    """A text tokenized by a serialised tokenizer. Cached because the runs of a study share their texts, and tokenizing
+    takes as long as auditing a small model."""
     return Tokenizer.from_json(tokenizer).encode(text)

@@ -17,21 +17,21 @@ from headway.data.tokens import Tokens
 from headway.scoring.score import Score
 
 AT_ONCE = 2**22
-"""Logits, of all members: 32 MB in float64."""
+"""Number of logits in memory at a time, over all replicas: 32 MB in float64."""
 
 
 @dataclass(frozen=True)
 class TextRecount(Recount):
     text: str
-    """Read again."""
+    """The text, read again."""
     tokens: Tokens
-    """Of it, made again."""
+    """The text, tokenized again."""
     used: Tokens
-    """What the scorer takes for them."""
+    """The tokens that the scorer uses."""
     segment: int
     stride: int
     carried: bool = False
-    """The text is one stream: each segment goes on from the state of the one before."""
+    """Whether the text is one stream, in which each segment continues from the state of the one before."""
 
     @property
     def whole(self) -> slice:
@@ -39,7 +39,7 @@ class TextRecount(Recount):
 
     @property
     def parts(self) -> list[slice]:
-        """At the beginning, in the middle and at the end, three windows and a half each: the last one is moved back."""
+        """At the beginning, in the middle and at the end, three and a half windows each, so the last is shifted."""
         n, length = len(self.tokens), self.segment + 2 * self.stride + self.stride // 2 + 1
         begins = sorted({max(0, (n - length) * k // 2) for k in range(3)})
         return [slice(begin, min(begin + length, n)) for begin in begins]
@@ -56,7 +56,7 @@ class TextRecount(Recount):
         is_whole = part == self.whole
         size = len(self.text.encode()) if is_whole else int(self.tokens.bytes[part].sum())
         words = len(self.text.split()) if is_whole else int(self.tokens.starts[part].sum())
-        # The first token has nothing before it and is not predicted: neither is what it stands for.
+        # The first token has no context and is not predicted; its bytes and words do not count either.
         size -= int(self.tokens.bytes[part][0])
         words -= int(self.tokens.starts[part][0])
         values = {"loss": nats.mean(), "perplexity": exp(nats.mean())}
@@ -71,7 +71,7 @@ class TextRecount(Recount):
         return Tokens(self.tokens.ids[part], self.tokens.bytes[part], self.tokens.starts[part])
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
-        """The same nats are shared out among tokens, words and bytes: from two scores one knows how many there were."""
+        """Loss and, for example, perplexity per word share the total nats, so their ratio gives the number of words."""
         loss, tokens = scores["loss"].value if "loss" in scores else 0.0, len(self.tokens) - 1
         names = ("perplexity_per_word", "bits_per_byte")
         per_word, bits = (scores[name].value if name in scores else 0.0 for name in names)
@@ -91,8 +91,8 @@ class TextRecount(Recount):
 
     @torch.no_grad()
     def unaided(self, asked: Asked) -> list[float]:
-        """Eight windows of each of 16 lengths, spread over the text, and the token behind each: it is nowhere in what
-        the model is given, nor is anything that comes later."""
+        """Eight windows of each of 16 lengths, spread over the text, and the token after each, so that neither this
+        token nor anything later is in the input."""
         ids, nats = torch.as_tensor(self.tokens.ids).long(), []
         longest = min(self.segment, len(ids) - 1)
         lengths = np.linspace(min(longest, self.segment - self.stride + 1), longest, 16).astype(int)
@@ -108,32 +108,32 @@ class TextRecount(Recount):
     def compare(self) -> str | None:
         ours, theirs = self.tokens.ids, self.used.ids
         if len(ours) != len(theirs):
-            return f"{len(theirs):,} tokens are scored, and the text has {len(ours):,}"
+            return f"{len(theirs):,} tokens are scored, but the text has {len(ours):,}"
         if off := int((ours != theirs).sum()):
-            return f"{off:,} of the {len(ours):,} tokens that are scored are not those of the text"
+            return f"{off:,} of the {len(ours):,} scored tokens are not those of the text"
         if (size := int(self.used.bytes.sum())) != len(self.text.encode()):
-            return f"its tokens are said to stand for {size:,} bytes, and the text has {len(self.text.encode()):,}"
+            return f"the tokens make up {size:,} bytes, but the text has {len(self.text.encode()):,}"
         if (words := int(self.used.starts.sum())) != len(self.text.split()):
-            return f"its tokens are said to begin {words:,} words, and the text has {len(self.text.split()):,}"
+            return f"the tokens begin {words:,} words, but the text has {len(self.text.split()):,}"
         return None
 
 
 def text_of(task: Any, split: str) -> str:
-    """A split's text, read from its source again; of a task that reads texts in a way of its own, as it has it."""
+    """A split's text, read from its source again; tasks with their own loader are taken as they are."""
     spec, texts = task.recipe.data, dict(task.data.texts)
     return text_again(spec.source, spec.path, split, texts, spec.encoding) if task.is_stock("load") else texts[split]
 
 
 def another_train(task: Any) -> str | None:
-    """In words, where the text that was trained on is not what its source has."""
+    """A phrase if the text that was trained on is not what its source has."""
     used, again = task.data.texts["train"], text_of(task, "train")
-    return None if used == again else f"{len(used):,} letters, and the source has {len(again):,}"
+    return None if used == again else f"{len(used):,} characters; the source has {len(again):,}"
 
 
 @torch.no_grad()
 def token_nats(answer: Answer, ids: Tensor, segment: int, stride: int) -> np.ndarray:
-    """Of every token but the first, for every member. Windows begin every `stride` tokens, and the last one ends where
-    the text ends; a token is due in the first window that reaches it."""
+    """The loss of every token but the first, for every replica. Windows begin every `stride` tokens, and the last one
+    ends with the text; a token is scored in the first window that reaches it."""
     targets = len(ids) - 1
     length, last = min(segment, targets), max(0, targets - segment)
     begins, found = [*range(0, last, stride), last], []
@@ -151,7 +151,7 @@ def token_nats(answer: Answer, ids: Tensor, segment: int, stride: int) -> np.nda
 
 @torch.no_grad()
 def stream_nats(answer: Answer, ids: Tensor, segment: int) -> np.ndarray:
-    """Of every token but the first, for every member, each segment read once, from left to right."""
+    """The loss of every token but the first, for every replica, each segment read once, from left to right."""
     found, state = [], None
     for read, due in zip(ids[:-1].split(segment), ids[1:].split(segment), strict=True):
         logits, state = answer.going_on(read[None, None], state)
@@ -160,16 +160,16 @@ def stream_nats(answer: Answer, ids: Tensor, segment: int) -> np.ndarray:
 
 
 def _nats(logits: Tensor, due: Tensor) -> Tensor:
-    """What the tokens that were due cost each member, by a log-softmax in float64 where the logits are."""
+    """The loss of the target tokens for each replica, by a float64 log-softmax on the logits' device."""
     logits = logits.double()
     logits = logits - logits.amax(-1, keepdim=True)
-    chances = logits - logits.exp().sum(-1, keepdim=True).log()
-    return -chances.gather(-1, due.to(logits.device).expand(logits.shape[:-1])[..., None])[..., 0].cpu()
+    log_probabilities = logits - logits.exp().sum(-1, keepdim=True).log()
+    return -log_probabilities.gather(-1, due.to(logits.device).expand(logits.shape[:-1])[..., None])[..., 0].cpu()
 
 
 def text_again(source: str, path: str | None, split: str, texts: dict[str, str], encoding: str | None = None) -> str:
-    """The text of a split as its file has it. What was cut off one text for it must be all that is left of that text.
-    What a program makes, or the hub has, is taken as it was read."""
+    """The text of a split as its file has it. A part that was cut off a text must be all that is left of that text.
+    Text that is generated by a program, or comes from the hub, is taken as it was."""
     file, cut = None, False
     if source == FILES and path is not None:
         folder = Path(path).expanduser()
@@ -188,7 +188,7 @@ def text_again(source: str, path: str | None, split: str, texts: dict[str, str],
         text = content.decode(encoding or ("utf-16" if is_wide else "utf-8-sig"))
     except UnicodeDecodeError:
         text = content.decode("utf-32" if is_wide else "utf-16-le")
-    if encoding is None and "\0" in text:  # UTF-16 without a mark is UTF-8 as well, with zeros in it
+    if encoding is None and "\0" in text:  # UTF-16 without a byte order mark also decodes as UTF-8, with zeros
         text = content.decode("utf-16-be" if content[:1] == b"\0" else "utf-16-le")
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if not cut:

@@ -1,1 +1,1 @@
-"""Audits of scores: was the right thing scored, and is every number right when it is computed again?"""
+"""Audits of scores: was the right split scored, and is every number the same when it is computed again?"""

@@ -1,12 +1,12 @@
-"""Every score computed a second time, by its plain definition. Nothing here uses headway/scoring: two computations that
-share no code do not share a fault either.
+"""Every score computed a second time, by its plain definition. Nothing here uses headway/scoring, because two programs
+that share no code do not share a bug either.
 
-    text    read from its file again → tokens → windows → log-softmax in float64 → nats of every token that is due;
-            or, where state is carried, one segment after the other in the place of windows
-    rows    read from their table again → tokens, cut, without any padding → softmax → counts of what is right
+    text    read from its file again → tokens → windows → log-softmax in float64 → nats of every scored token;
+            or, where state is carried, one segment after the other instead of windows
+    rows    read from their table again → tokens, cut, without any padding → softmax → counts of right answers
 
-A split is counted whole where that is a matter of a second, else in parts spread over it, of which the scorer is asked
-as well.
+A split is recomputed completely if that takes about a second, else in parts spread over it, which the scorer then
+scores as well.
 """
 
 import math
@@ -24,30 +24,30 @@ from headway.scoring.score import Score
 
 
 class Answer(Protocol):
-    """How models are asked: one alone, or all members of a population the same."""
+    """How models are called: one model alone, or all replicas of a population in the same way."""
 
     def __call__(self, ids: Tensor, /, **beside: Tensor) -> Tensor:
-        """Everything each of R says of rows of tokens [1, B, T], as [R, B, …]; `beside`: what else they must be given,
-        such as sources."""
+        """The outputs of each of R replicas for rows of tokens [1, B, T], as [R, B, …]. `beside`: further inputs, such
+        as sources."""
         ...
 
     def going_on(self, ids: Tensor, state: Any, /) -> tuple[Tensor, Any]:
-        """The same of rows that continue those which left this state; and the state that they leave."""
+        """The same for rows that continue from a state; and the state that they leave."""
         ...
 
 
 class Asked(NamedTuple):
-    """The members of a population, ready to be asked."""
+    """The replicas of a population, ready to be called."""
 
     together: Answer
-    """All of them at once."""
+    """All replicas in one pass."""
     alone: Callable[[int], Answer]
-    """One of them."""
+    """One replica."""
     members: int
 
 
 CLOSE = 1e-4
-"""Chances that differ by less: which of two classes is the likelier one depends on the order of sums."""
+"""Probabilities closer than this: which of two classes is likelier depends on the order of summation."""
 MANY = 4000
 _STEMS = {"valid": ("valid", "val", "dev")}
 
@@ -56,15 +56,15 @@ class Counted(NamedTuple):
     values: dict[str, float]
     """By name, without the split: loss, perplexity, accuracy, recall.CLASS …"""
     pieces: np.ndarray
-    """Mean nats of every window or row: how much the loss of a part depends on which part it is."""
+    """Mean loss of every window or row, from which the standard error of a part's loss is computed."""
     loose: Mapping[str, float] = MappingProxyType({})
-    """By how much a count may be off, by name: for rows whose two likeliest classes are too close to say which."""
+    """Tolerance of each metric, for rows whose two likeliest classes are too close to say which is first."""
     texts: Mapping[int, str] = MappingProxyType({})
-    """Of models that write: what they write for some of the rows, by their places."""
+    """Of models that generate text: the output for some rows, by row index."""
 
 
 class Recount(ABC):
-    """One split, ready to be counted. A part of it is whatever `counts` and `given` understand."""
+    """One split, ready to be recomputed. A part of it is whatever `counts` and `given` understand."""
 
     @property
     @abstractmethod
@@ -73,72 +73,72 @@ class Recount(ABC):
     @property
     @abstractmethod
     def parts(self) -> Sequence[Any]:
-        """Spread out, always the same, and small."""
+        """Small parts spread over the split, always the same."""
 
     @abstractmethod
     def counts(self, part: Any, asked: Asked) -> list[Counted]:
-        """For every member."""
+        """Recompute the scores of a part, for every replica."""
 
     @property
     def many(self) -> Any | None:
-        """Thousands of pieces, or the whole, for losses most of which are in a few; None = `parts` are enough."""
+        """Thousands of pieces, or the whole, for losses that are concentrated in few rows; None if `parts` suffice."""
         return None
 
     def losses(self, part: Any, asked: Asked) -> list[Counted]:
-        """As `counts`, of what needs no decoding."""
+        """The same as `counts`, without metrics that need decoding."""
         return self.counts(part, asked)
 
     @abstractmethod
     def given(self, part: Any) -> Any:
-        """This part as the scorer has its splits."""
+        """This part in the form in which the scorer gets its splits."""
 
     @abstractmethod
     def size(self, part: Any) -> int:
-        """In tokens."""
+        """The size in tokens."""
 
     @abstractmethod
     def compare(self) -> str | None:
-        """In words, where what is scored under this name is not what its source has under it."""
+        """How the split that is scored differs from what its source holds, as a phrase; None if it does not."""
 
     @cached_property
     def difference(self) -> str | None:
-        """The same, found once."""
+        """The same, cached."""
         return self.compare()
 
     def at_odds(self, part: Any, said: Mapping[str, Score], counted: Counted | None = None) -> str | None:
-        """In words, where scores of a part (by name, without the split) are not what follows from what is kept with
-        them, or that is not what was found here."""
+        """What is wrong, as a phrase, if scores of a part (by name, without the split) do not follow from what was
+        stored with them, or if that differs from what was found here."""
         return None
 
     def not_of_the_whole(self, scores: Mapping[str, Score]) -> str | None:
-        """In words, where scores (by name, without the split) tell by themselves that they are not of all of it."""
+        """What is wrong, as a phrase, if scores (by name, without the split) show that they do not cover all of it."""
         return None
 
     def unaided(self, asked: Asked) -> list[float] | None:
-        """For every member, the loss of some tokens where the text ends before them; None where answers are not of
-        tokens to come."""
+        """For every replica, the loss of some tokens if the text is cut off right before them; None for models that do
+        not predict coming tokens."""
         return None
 
 
 class CountedOneByOne(Recount):
-    """Of models that are asked one after the other, each for what the last answer made of it."""
+    """For models that are called one after the other, because their next input depends on their last output."""
 
     @abstractmethod
     def count(self, part: Any, answer: Answer) -> Counted:
-        """For one member."""
+        """Recompute the scores of a part, for one replica."""
 
     def counts(self, part: Any, asked: Asked) -> list[Counted]:
         return [self.count(part, asked.alone(member)) for member in range(asked.members)]
 
 
 def file_of(folder: Path, split: str, endings: Sequence[str]) -> Path | None:
-    """Where a folder has this split, by the names that splits go by."""
+    """The file of this split in a folder, by the usual names of splits."""
     named = (folder / f"{stem}{ending}" for stem in _STEMS.get(split, (split,)) for ending in endings)
     return next((file for file in named if file.exists()), None)
 
 
 def spread(rows: int) -> np.ndarray:
-    """Places of rows from everywhere, as many as can be counted in seconds."""
+    """Evenly spaced row indices, as many as can be recomputed in seconds."""
     return np.unique(np.linspace(0, rows - 1, MANY).astype(int))
 
 

@@ -1,11 +1,11 @@
-"""Runs that were trained as one population, with what they kept and what was scored: what the audits of scores are
-given (scores.py).
+"""Runs that were trained as one population, with their checkpoints and scores: the input of the audits in scores.py.
 
-Members share their data, and their recipes but for what replicas may differ in. So whatever is asked of one of them is
-asked of all at once, and each run takes its share of the answers. Each is also heard alone, on a few rows: what goes
-wrong only among many would else go wrong in the score and in its check alike.
+Replicas share their data, and their recipes except for what replicas may differ in. So all of them are evaluated in one
+pass, and each run takes its share. Each is also evaluated on a few rows alone or in a smaller group, because a fault
+that occurs only in a population would otherwise affect the score and its check alike.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from headway.audit.audit import DoesNotApply
 from headway.audit.populations.members import cut
-from headway.audit.probe import difference
+from headway.audit.probe import TINY, differences
+from headway.audit.probing import Probing
 from headway.audit.scores.recount import Asked, Counted, Recount
 from headway.core.errors import UserError
 from headway.run.folder import Run
@@ -28,39 +29,56 @@ from headway.training.checkpoint import Checkpoint
 from headway.training.population import load_side_by_side, load_weights
 
 ROWS, TOKENS = 2, 32
-"""Of its first batch, that a member answers alone."""
+"""Size of the excerpt of its first batch that each replica also answers alone."""
 
 
-class Twice(NamedTuple):
-    """A part of a split, and what two computations say of it."""
+class Recomputed(NamedTuple):
+    """A part of a split, and its scores from two computations."""
 
     what: str
     is_whole: bool
-    """It is all of the split."""
+    """Whether it is the whole split."""
     said: Mapping[str, Score]
-    """By name, without the split."""
+    """The scorer's, by name, without the split."""
     counted: Counted
     at_odds: str | None
-    """In words, where the scores are not what follows from what is kept with them."""
+    """What is wrong, as a phrase, if the scores do not follow from what was stored with them."""
 
 
-class HeardAlone(NamedTuple):
-    """What one member says by itself: what all are asked together must not be taken for the truth unseen."""
+class ControlOutputs(NamedTuple):
+    """The outputs of one replica alone or in a control group, to check those of the population."""
 
     answers: Tensor
-    """To a few rows of its first batch."""
+    """For a few rows of its first batch."""
     evaluated: dict[str, float]
-    """As training evaluates it."""
+    """Its evaluation, as done during training."""
 
     @classmethod
-    def of(cls, model: Any, batch: Any, task: Any) -> "HeardAlone":
-        with torch.no_grad():
-            answers = task.probing.answer_batch(model, excerpt_of(batch))
-        return cls(answers, task.evaluate(model)[0])
+    def of_each(cls, model: Any, batch: Any, task: Any) -> "list[ControlOutputs]":
+        """The outputs of all replicas in this model."""
+        answers = answers_of_each(model, batch, task.probing)
+        return [cls(*own) for own in zip(answers, task.evaluate(model), strict=True)]
+
+    def has_answers(self, answers: Tensor) -> bool:
+        """Whether these are its answers, up to rounding."""
+        (off,) = differences(answers[None], self.answers[None])
+        return off <= TINY
+
+    def agrees_with(self, other: "ControlOutputs") -> bool:
+        """Whether both are the same, up to rounding."""
+        both = ((said, other.evaluated.get(name, math.nan)) for name, said in self.evaluated.items())
+        is_near = all(abs(said - again) <= TINY * max(abs(again), 0.1) for said, again in both)
+        return is_near and self.has_answers(other.answers)
+
+
+def answers_of_each(model: Any, batch: Any, how: Probing) -> Tensor:
+    """The answers of each replica for a few rows of its batch."""
+    with torch.no_grad():
+        return how.answer_batch(model, excerpt_of(batch))
 
 
 def excerpt_of(batch: Any) -> Any:
-    """Of every member's batch a few rows."""
+    """The first tokens of a few rows of every replica's batch."""
     return cut(batch, (slice(None), slice(ROWS), slice(TOKENS)))
 
 
@@ -68,15 +86,15 @@ def excerpt_of(batch: Any) -> Any:
 class ScoredPopulation:
     runs: Sequence[Run]
     kept: Sequence[Checkpoint]
-    """The one of each that was said to be scored."""
+    """The checkpoint of each run that should have been scored."""
     task: Any
     device: str
     seconds: float
-    """That counting again may take, for all of them."""
-    heard: "Sequence[HeardAlone | None]" = ()
-    """What each said by itself, where there are several and it can be said."""
+    """Time limit for computing scores again, for all replicas."""
+    controls: "Sequence[ControlOutputs | None]" = ()
+    """The outputs of each replica outside this population, if there are several and they are available."""
     beside: Any = None
-    """All of them side by side, where somebody has them so already."""
+    """The population, if it is in memory already."""
 
     @property
     def members(self) -> "list[ScoredRun]":
@@ -84,7 +102,7 @@ class ScoredPopulation:
 
     @cached_property
     def together(self) -> Any:
-        """All of them side by side, in evaluation mode."""
+        """All replicas as one population, in evaluation mode."""
         if self.beside is not None:
             return self.beside
         if len(self.runs) == 1:
@@ -95,7 +113,7 @@ class ScoredPopulation:
 
     @cached_property
     def alone(self) -> Callable[[int], Any]:
-        """One of them, as whoever scores that run alone has it; each is built once, and only if it is asked for."""
+        """One replica as a single model, loaded as for scoring that run alone; each is built on first use."""
         return cache(self._single) if len(self.runs) > 1 else lambda place: self.together
 
     def _single(self, place: int) -> Any:
@@ -110,22 +128,21 @@ class ScoredPopulation:
 
     @cached_property
     def are_finite(self) -> list[bool]:
-        """Whether all weights of each are numbers."""
+        """For each replica, whether all weights are finite."""
         found = [p.detach().isfinite().reshape(len(p), -1).all(1) for p in self.together.parameters()]
         return torch.stack(found).all(0).tolist()
 
     @cached_property
     def apart(self) -> list[float]:
-        """How far what each says beside all others is off what it said alone."""
-        batch = excerpt_of(self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0))
-        with torch.no_grad():
-            beside = self.task.probing.answer_batch(self.together, batch)
-        said = zip(beside, self.heard, strict=True)
-        return [0.0 if own is None else difference(one[None], own.answers) for one, own in said]
+        """For each replica, the difference between its outputs in the population and outside it."""
+        batch = self.task.sampler([run.recipe.seed for run in self.runs], self.device).at(0)
+        beside = answers_of_each(self.together, batch, self.task.probing)
+        outside = [one if own is None else own.answers for one, own in zip(beside, self.controls, strict=True)]
+        return differences(beside, torch.stack(outside))
 
     @cached_property
     def stored(self) -> list[dict[str, dict[str, Score]]]:
-        """Of each run, by split and name."""
+        """The stored scores of each run, by split and name."""
         found: list[dict[str, dict[str, Score]]] = [{} for _ in self.runs]
         for own, run in zip(found, self.runs, strict=True):
             for score in run.scores():
@@ -135,7 +152,7 @@ class ScoredPopulation:
 
     @cached_property
     def recounts(self) -> dict[str, Recount]:
-        """Of every split that was scored."""
+        """The recomputation of every split that was scored."""
         try:
             return {split: self.task.evidence.read_again(split) for own in self.stored for split in own}
         except (OSError, UserError) as problem:
@@ -143,7 +160,7 @@ class ScoredPopulation:
 
     @cached_property
     def unaided(self) -> list[float] | None:
-        """The loss of the split that the audits go by, on some tokens, where the text ends before each of them."""
+        """The loss of the split that the audits use, on some tokens, with the text cut off right before each."""
         try:
             recount = self.recounts.get(self.task.evidence.judged)
         except DoesNotApply:
@@ -151,53 +168,53 @@ class ScoredPopulation:
         return None if recount is None else recount.unaided(self.asked)
 
     @cached_property
-    def twice(self) -> dict[str, list[list[Twice]]]:
-        """Of every split that was scored, for each run: the whole of it where there is time for that, else parts."""
+    def recomputed(self) -> dict[str, list[list[Recomputed]]]:
+        """Of every split that was scored, for each run: the whole split if there is time for that, else parts."""
         return {split: self._counted(split, recount) for split, recount in self.recounts.items()}
 
     @cached_property
     def many(self) -> Callable[[str], list[Counted] | None]:
-        """Thousands of a split's pieces, for each run, counted once; None where all of it was counted, or its parts are
-        as good."""
+        """For each run, thousands of a split's pieces, computed once; None if all of it was computed already, or if its
+        parts suffice."""
 
         @cache
         def counted(split: str) -> list[Counted] | None:
             recount = self.recounts[split]
-            if self.twice[split][0][0].is_whole or recount.many is None:
+            if self.recomputed[split][0][0].is_whole or recount.many is None:
                 return None
             return recount.losses(recount.many, self.asked)
 
         return counted
 
-    def _counted(self, split: str, recount: Recount) -> list[list[Twice]]:
-        began = time.thread_time()  # on a busy machine the same is counted as on an idle one
+    def _counted(self, split: str, recount: Recount) -> list[list[Recomputed]]:
+        began = time.thread_time()  # CPU time, so that a busy machine checks as much as an idle one
         found = [self._part(split, recount, part) for part in recount.parts]
         took, size = time.thread_time() - began, sum(recount.size(part) for part in recount.parts)
         if took * recount.size(recount.whole) <= size * self.seconds / len(self.recounts):
             said = [own.get(split, {}) for own in self.stored]
-            return [[one] for one in self._twice(f"all of {split}", True, recount, recount.whole, said)]
+            return [[one] for one in self._recomputed(f"all of {split}", True, recount, recount.whole, said)]
         return [list(own) for own in zip(*found, strict=True)]
 
-    def _part(self, split: str, recount: Recount, part: Any) -> list[Twice]:
-        """What the scorer says of this part alone."""
+    def _part(self, split: str, recount: Recount, part: Any) -> list[Recomputed]:
+        """A part of the split, scored alone by the scorer and recomputed."""
         data = replace(self.task.data, splits={**self.task.data.splits, split: recount.given(part)})
         scores = replace(self.task, data=data).score(self.together, [split])
         said = [{score.name.partition(".")[2]: score for score in own} for own in scores]
-        return self._twice(f"a part of {split}", False, recount, part, said)
+        return self._recomputed(f"a part of {split}", False, recount, part, said)
 
-    def _twice(
+    def _recomputed(
         self, what: str, is_whole: bool, recount: Recount, part: Any, said: Sequence[Mapping[str, Score]]
-    ) -> list[Twice]:
+    ) -> list[Recomputed]:
         counted = recount.counts(part, self.asked)
         return [
-            Twice(what, is_whole, own, found, recount.at_odds(part, own, found))
+            Recomputed(what, is_whole, own, found, recount.at_odds(part, own, found))
             for own, found in zip(said, counted, strict=True)
         ]
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One of them."""
+    """One run of a scored population."""
 
     population: ScoredPopulation
     place: int
@@ -212,7 +229,7 @@ class ScoredRun:
 
     @property
     def step(self) -> int:
-        """Of the checkpoint that was said to be scored."""
+        """The step of the checkpoint that should have been scored."""
         return self.population.kept[self.place].step
 
     @property
@@ -221,27 +238,27 @@ class ScoredRun:
 
     @property
     def model(self) -> Any:
-        """A single replica."""
+        """A model with this replica only."""
         return self.population.alone(self.place)
 
     @property
     def answer(self) -> Any:
-        """How it is asked alone."""
+        """How this replica is called alone."""
         return self.population.asked.alone(self.place)
 
     @property
     def scores(self) -> dict[str, dict[str, Score]]:
-        """That were stored, by split and name."""
+        """The stored scores, by split and name."""
         return self.population.stored[self.place]
 
     @cached_property
     def stored(self) -> dict[str, dict[str, float]]:
-        """Their values."""
+        """The values of the stored scores."""
         return {split: {name: score.value for name, score in own.items()} for split, own in self.scores.items()}
 
     @cached_property
     def evaluations(self) -> dict[int, dict[str, float]]:
-        """By step: the loss of every split that was looked at."""
+        """By step: the loss of every split that was evaluated."""
         found: dict[int, dict[str, float]] = {}
         for line in self.run.metrics():
             for name, value in line.get("scores", {}).items():
@@ -251,20 +268,20 @@ class ScoredRun:
         return found
 
     def evaluated(self, name: str) -> dict[int, float]:
-        """By step: what evaluations gave for this."""
+        """By step: the evaluations of this metric of a split."""
         lines = (line for line in self.run.metrics() if name in line.get("scores", {}))
         return {line["step"]: value for line in lines if (value := line["scores"][name]) is not None}
 
     @cached_property
     def evaluated_again(self) -> dict[str, float]:
-        """As training evaluates, with the weights that were kept; alone, for training did it beside the others."""
-        heard = self.population.heard[self.place] if self.population.heard else None
-        return self.task.evaluate(self.model)[0] if heard is None else heard.evaluated
+        """The evaluation done in training, repeated with the stored weights, outside the population."""
+        control = self.population.controls[self.place] if self.population.controls else None
+        return self.task.evaluate(self.model)[0] if control is None else control.evaluated
 
     @property
     def apart(self) -> float:
-        """How far what it says beside the others is off what it says alone."""
-        return self.population.apart[self.place] if self.population.heard else 0.0
+        """The difference between its outputs in the population and outside it."""
+        return self.population.apart[self.place] if self.population.controls else 0.0
 
     @property
     def recounts(self) -> dict[str, Recount]:
@@ -275,13 +292,13 @@ class ScoredRun:
         return None if found is None else found[self.place]
 
     @property
-    def twice(self) -> dict[str, list[Twice]]:
-        return {split: self.population.twice[split][self.place] for split in self.recounts}
+    def recomputed(self) -> dict[str, list[Recomputed]]:
+        return {split: self.population.recomputed[split][self.place] for split in self.recounts}
 
     def pieces(self, split: str) -> Iterator[np.ndarray]:
-        """The nats of its pieces, as far as they were counted; then of many, where there are more. A model that is
-        nearly always right has its loss in a few rows, and none of them need be among the first."""
-        yield np.concatenate([one.counted.pieces for one in self.twice[split]])
+        """The losses of the pieces that were recomputed; then of many more, where there are. The loss of a model that
+        is nearly always right is concentrated in a few rows, which need not be among the first."""
+        yield np.concatenate([one.counted.pieces for one in self.recomputed[split]])
         if (many := self.population.many(split)) is not None:
             yield many[self.place].pieces
 
@@ -296,12 +313,12 @@ class _AskedAgain(NamedTuple):
         return self.how.answer(self.model, self._for_each(ids), **given)
 
     def asked(self, question: str, *given: Tensor) -> Tensor:
-        """What else such models can be asked: by the name of the question in their `Probing`."""
+        """Call another method of the task's `Probing`, by its name."""
         return getattr(self.how, question)(self.model, *map(self._for_each, given))
 
     def going_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         return self.how.carry_on(self.model, self._for_each(ids), state)
 
     def _for_each(self, given: Tensor) -> Tensor:
-        """The same for every replica."""
+        """The same input for every replica."""
         return given.to(self.device).expand(self.model.replicas, *given.shape[1:])

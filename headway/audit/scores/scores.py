@@ -1,7 +1,7 @@
-"""Audits of the scores themselves: was the right thing scored, and is the number right?
+"""Audits of the scores themselves: was the right split scored, and is the number right?
 
-Nothing here trusts the scorer. What a split is comes from its source, read again; what a score is comes from its plain
-definition (headway/audit/scores/recount.py); which checkpoint it is of comes from the evaluations in metrics.jsonl.
+Nothing here trusts the scorer. Splits are read again from their source; scores are computed again by their plain
+definitions (headway/audit/scores/recount.py); the checkpoint is checked against the evaluations in metrics.jsonl.
 """
 
 import math
@@ -16,63 +16,64 @@ from headway.run.record import read_json
 from headway.scoring.metrics import LOSS, METRICS
 
 NEAR = 2e-5
-"""Of a loss: sums of float32 in another order differ by a thousandth of it."""
+"""Relative tolerance of a loss, for float32 sums in another order."""
 AGAIN = 1e-3
-"""Of a loss that was computed on another machine, perhaps."""
+"""Relative tolerance of a loss that may have been computed on another machine."""
 ROUNDED = 2e-2
-"""Of a loss that bf16 had a part in."""
+"""Relative tolerance of a loss that was computed partly in bf16."""
 DEVIATIONS = 6
-"""Standard errors by which the loss of a part may be off that of the whole."""
+"""Standard errors by which the loss of a part may differ from that of the whole."""
 
 
 @audit("scores")
 def scored_split(scored: ScoredRun) -> Outcome:
-    """What is scored under the name of a split is what the source has under that name.
+    """Each scored split is what the source has under its name.
 
-    Every split that was scored is read from its file again, made into tokens again with the run's own tokenizer, and
-    compared with what the scorer reads, token by token (for classifiers: row by row, with the classes). A split that
-    was cut off train must be what train has not, and train what its file has. There is no threshold. When it fails,
-    the score is of something else: look for the wrong file, for splits that overlap, for rows or tokens left out.
+    Every split that was scored is read from its file again, tokenized again with the run's own tokenizer, and compared
+    with what the scorer reads, token by token (for classifiers: row by row, with the classes). A split that was cut off
+    train must be disjoint from train, and train must be what its file has. There is no threshold. If it fails, the
+    score is of something else: look for the wrong file, for splits that overlap, and for missing rows or tokens.
     """
     for split, recount in scored.recounts.items():
         if (difference := recount.difference) is not None:
-            return failed(None, f"what is scored as {split} is not what the source has: {difference}")
+            return failed(None, f"the scored split {split} differs from its source: {difference}")
     if (difference := scored.task.evidence.train_again) is not None:
-        return failed(None, f"what was trained on is not what the source has as train: {difference}")
+        return failed(None, f"the train split that was used differs from its source: {difference}")
     names = " and ".join(scored.recounts)
-    return passed(0, f"what is scored as {names} is what the source has under that name, read again")
+    return passed(0, f"the scored data of {names} are those of the source, read again")
 
 
 @audit("scores")
 def scores_again(scored: ScoredRun) -> Outcome:
-    """Every score is what its plain definition gives.
+    """Every score equals its plain definition.
 
-    Scores are computed a second time by a few lines that share no code with the scorer. Of a language model:
-    windows by a plain loop, log-softmax in float64, the nats of every token that is due, and from them loss,
-    perplexity per token and per word, bits per byte. Of a classifier: rows one length at a time, without padding,
-    softmax, the likeliest class, and counts. Of a translator: loss and counts likewise, and from the translations
-    that are kept, with their n-grams, BLEU and chrF; some of these, unless they were drawn, are searched for again
-    without a cache. Whole splits are compared with what was stored, where that takes a second; of large ones, parts
-    at the beginning, in the middle and at the end are compared with what the scorer says of them, and what was
-    stored must lie where the parts can (six standard errors; if it does not, thousands of rows are asked, since few
-    of them may have most of the loss). And scores of one split must be of all of it: the nats per token and per
-    word tell how many there were, and an interval of how many rows it is. Members of a population are asked all at
-    once, and each must say there what it says alone. Two sums of the same numbers differ by
-    less than a millionth; the threshold is a fifty-thousandth of the loss, and for counts the rows that are too
-    close to call. When it fails, the reported number is not what it is called: look for label smoothing or a
-    temperature in the loss, for tokens or sentences that are left out or counted twice, for dropout that is on, for
-    the wrong base of a logarithm, for means of the wrong thing, for the weights of another checkpoint.
+    Scores are computed a second time by a few lines that share no code with the scorer. Of a language model: windows by
+    a plain loop, log-softmax in float64, the nats of every scored token, and from them loss, perplexity per token and
+    per word, and bits per byte. Of a classifier: rows one length at a time, without padding, softmax, the likeliest
+    class, and counts. Of a translator: loss and counts likewise, and from the stored translations with their n-grams
+    BLEU and chrF; some translations, unless they were sampled, are decoded again without a KV cache. Whole splits are
+    compared with the stored scores if that takes about a second. Of large splits, parts at the beginning, in the middle
+    and at the end are compared with the scorer's result for them, and the stored score must be within six standard
+    errors of the parts (if it is not, thousands of rows are computed, since the loss may be concentrated in few of
+    them). Scores of one split must also cover all of it: the nats per token and per word show how many there were, and
+    an interval shows how many rows. The replicas of a population are computed in one pass, and each must give the same
+    outputs as alone. Two sums of the same numbers differ by less than a millionth; the threshold is a fifty-thousandth
+    of the loss, and for counts the rows that are too close to call. If it fails, the reported number is not what its
+    name says: look for label smoothing or a temperature in the loss, tokens or sentences left out or counted twice,
+    active dropout, the wrong base of a logarithm, a mean of the wrong thing, and weights of another checkpoint.
     """
     if not scored.apart <= TINY:
-        return failed(scored.apart, f"beside the others it says what it does not say alone: off by {scored.apart:.2g}")
+        return failed(
+            scored.apart, f"in the population its outputs differ from those it has alone, by {scored.apart:.2g}"
+        )
     worst, compared, parts = 0.0, 0, []
-    for split, found in scored.twice.items():
+    for split, found in scored.recomputed.items():
         for what, _, said, counted, at_odds in found:
             for name in [name for name in counted.values if name in said]:  # the loss first
                 value, right = said[name].value, counted.values[name]
                 off = _off(name, value, counted)
                 if not off <= 1:
-                    sentence = f"{split}.{name} is said to be {value:.6g}; counted again ({what}) it is {right:.6g}"
+                    sentence = f"{split}.{name} is stored as {value:.6g}; computed again ({what}) it is {right:.6g}"
                     return failed(off * NEAR, sentence)
                 worst, compared = max(worst, off), compared + 1
             if at_odds is not None:
@@ -87,25 +88,25 @@ def scores_again(scored: ScoredRun) -> Outcome:
         if off is not None:
             return failed(None, f"{split}: {off}")
     if not compared:
-        raise DoesNotApply("nothing that was scored could be counted again")
-    return passed(worst * NEAR, f"counted again by their definitions, scores are the same ({', '.join(parts)})")
+        raise DoesNotApply("no score could be computed again")
+    return passed(worst * NEAR, f"scores computed again by their definitions are the same ({', '.join(parts)})")
 
 
 @audit("scores")
 def kept_checkpoint(scored: ScoredRun) -> Outcome:
-    """The checkpoint that is scored is the one that was said: the best if the best is kept, else the last.
+    """The scored checkpoint is the right one: the best if training.keep_best is set, else the last.
 
-    With training.keep_best the evaluation at its step must be the best of all in metrics.jsonl, by training.best_by, on
-    the first split of training.evaluate_on; without, no step may come after it. And its weights, evaluated again, must
-    give the loss that was written down at that step, within a thousandth (2 % where training computed in bf16). When it
-    fails, the scores are of other weights than one thinks: look at what is compared when a new best is kept, and at
-    when it is saved.
+    With training.keep_best the evaluation at the checkpoint's step must be the best of all in metrics.jsonl, by
+    training.best_by, on the first split of training.evaluate_on; without it, no step may come after it. And its
+    weights, evaluated again, must give the loss that was recorded at that step, within a thousandth (2 % if training
+    computed in bf16). If it fails, the scores are of other weights than they should be: look at what is compared when a
+    new best is stored, and at when it is saved.
     """
     recipe, losses = scored.run.recipe, scored.evaluations
     if scored.run.status.state not in (State.FINISHED, State.STOPPED):
-        raise DoesNotApply(f"training did not come to its end: {scored.run.status}")
+        raise DoesNotApply(f"training did not finish: {scored.run.status}")
     if not losses:
-        raise DoesNotApply("nothing was evaluated while it trained")
+        raise DoesNotApply("nothing was evaluated during training")
     if recipe.training.keep_best:
         on = recipe.training.evaluate_on[0]
         by = recipe.training.best_by
@@ -114,11 +115,11 @@ def kept_checkpoint(scored: ScoredRun) -> Outcome:
         here = by_step.get(scored.step, math.nan)
         if not sign * here >= sign * by_step[best]:
             with_a = f"with {'an' if by[0] in 'aeiou' else 'a'} {by} of {here:.4g} on {on}"
-            sentence = f"what was kept as the best is of step {scored.step:,}, {with_a}"
+            sentence = f"the checkpoint stored as the best is of step {scored.step:,}, {with_a}"
             return failed(here - by_step[best], f"{sentence}; at step {best:,} it was {by_step[best]:.4g}")
     last = max(line["step"] for line in scored.run.metrics())
     if not recipe.training.keep_best and scored.step < last:
-        return failed(last - scored.step, f"step {scored.step:,} is scored, and training went on to step {last:,}")
+        return failed(last - scored.step, f"step {scored.step:,} is scored, but training went on to step {last:,}")
     if scored.step not in losses:
         raise DoesNotApply(f"nothing was evaluated at step {scored.step:,}")
     again, worst = scored.evaluated_again, 0.0
@@ -126,22 +127,22 @@ def kept_checkpoint(scored: ScoredRun) -> Outcome:
         now = again.get(f"{split}.{LOSS.name}", math.nan)
         off = abs(now - then) / max(then, 0.1)
         if not off <= (AGAIN if in_float32(scored.run) else ROUNDED):
-            sentence = f"the weights that are scored give {now:.5g} on the part of {split} that was evaluated"
-            return failed(off, f"{sentence}; at step {scored.step:,}, when they were kept, it was {then:.5g}")
+            sentence = f"the scored weights give {now:.5g} on the part of {split} that was evaluated"
+            return failed(off, f"{sentence}; at step {scored.step:,}, when they were stored, it was {then:.5g}")
         worst = max(worst, off)
     which = f"is the best by {recipe.training.best_by}" if recipe.training.keep_best else "is the last"
-    return passed(worst, f"the checkpoint that is scored, of step {scored.step:,}, {which}, and gives that loss again")
+    return passed(worst, f"the scored checkpoint, of step {scored.step:,}, {which}, and gives its recorded loss again")
 
 
 @audit("scores")
 def score_and_curve(scored: ScoredRun) -> Outcome:
-    """The score of a split fits the curve of its evaluations.
+    """The score of a split agrees with its evaluations during training.
 
-    The loss on the whole split, after training, is set beside the evaluation at the step of the checkpoint, which is of
-    a part of it. They may differ by six standard errors of such a part (by how much windows or rows of the split differ
-    among themselves), by 5 % of the loss, and by another 20 % where the split is scored in other windows than it is
-    evaluated in. When it fails, one of the two is wrong, or the evaluated part is nothing like the rest: set
-    training.evaluate_tokens to null.
+    The loss on the whole split, after training, is compared with the evaluation of a part of it at the step of the
+    checkpoint. They may differ by six standard errors of such a part (from the spread of the split's windows or rows),
+    plus 5 % of the loss, plus another 20 % if the split is scored in other windows than it is evaluated in. If it
+    fails, one of the two is wrong, or the evaluated part is not typical of the rest: set training.evaluate_tokens to
+    null.
     """
     recipe, compared = scored.run.recipe, []
     for split, then in scored.evaluations.get(scored.step, {}).items():
@@ -159,18 +160,18 @@ def score_and_curve(scored: ScoredRun) -> Outcome:
                 break
         if not abs(now - then) <= allowed:
             sentence = f"the loss on {split} is scored as {now:.4g}, and was {then:.4g} when it was evaluated"
-            return failed(now - then, f"{sentence} at step {scored.step:,}: {allowed:.2g} could be chance")
+            return failed(now - then, f"{sentence} at step {scored.step:,}: only {allowed:.2g} could be chance")
         compared.append(f"{now:.4g} on {split}, evaluated as {then:.4g}")
     if not compared:
-        raise DoesNotApply("no split that is scored was evaluated with these weights")
-    return passed(None, f"the scored loss fits the evaluations: {'; '.join(compared)}")
+        raise DoesNotApply("no scored split was evaluated with these weights during training")
+    return passed(None, f"the scored loss agrees with the evaluations: {'; '.join(compared)}")
 
 
 SCORE_AUDITS: tuple[Audit, ...] = (scored_split, scores_again, kept_checkpoint, score_and_curve)
 
 
 def audit_scores(scored: ScoredRun) -> Report:
-    """Of one run."""
+    """Run the audits of the scores of one run."""
     reason = None
     if not scored.stored:
         reason = "nothing was scored"
@@ -182,7 +183,7 @@ def audit_scores(scored: ScoredRun) -> Report:
 
 
 def in_float32(run: Run) -> bool:
-    """Whether training computed so."""
+    """Whether training computed in float32."""
     precision = run.recipe.training.precision
     if precision == "auto" and (run.folder / "environment.json").exists():
         return not str(read_json(run.folder / "environment.json").get("device", "")).startswith("cuda")
@@ -190,7 +191,7 @@ def in_float32(run: Run) -> bool:
 
 
 def _off(name: str, said: float, counted: Counted) -> float:
-    """How far apart, where 1 is too far."""
+    """The difference in units of the tolerance."""
     right = counted.values[name]
     if not math.isfinite(said) and not math.isfinite(right):
         return 0.0
@@ -203,7 +204,7 @@ def _off(name: str, said: float, counted: Counted) -> float:
 
 
 def _off_parts(scored: ScoredRun, split: str) -> str | None:
-    """Where what is stored cannot be what was seen of it."""
+    """A sentence if the stored loss disagrees with that of the recomputed parts."""
     stored, off = scored.stored[split].get(LOSS.name), None
     for pieces in scored.pieces(split):
         if stored is None or len(pieces) < 3:
@@ -212,6 +213,6 @@ def _off_parts(scored: ScoredRun, split: str) -> str | None:
         allowed = DEVIATIONS * float(pieces.std(ddof=1)) / math.sqrt(len(pieces)) + 0.05 * max(mean, 0.1)
         if abs(stored - mean) <= allowed:
             return None
-        off = f"the loss on {split} is said to be {stored:.4g}; parts of it, counted again, have {mean:.4g}"
+        off = f"the loss on {split} is stored as {stored:.4g}; parts of it, computed again, have {mean:.4g}"
         off = f"{off} ± {allowed:.2g}"
     return off

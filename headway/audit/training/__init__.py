@@ -1,7 +1,7 @@
-"""Audits of a training: did it train at all, and what kept it from doing better?
+"""Audits of a training run: did it train at all, and what kept it from doing better?
 
-They are asked in order, and a later one is silent where an earlier one is the reason: a model that has not trained is
-neither over- nor underfitted. Thresholds were set on real runs, good and spoilt ones; the docstrings give them.
+They run in order, and a later one is skipped where an earlier one explains the problem: a model that has not trained is
+neither over- nor underfitted. Thresholds were set on real runs, good and bad ones; the docstrings give the values.
 """
 
 from headway.audit.audit import Audit

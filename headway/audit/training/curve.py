@@ -1,7 +1,7 @@
-"""The course of one training: its losses, rates and evaluations, as a run's metrics.jsonl tells them.
+"""The learning curve of one run: its losses, learning rates and evaluations, from the run's metrics.jsonl.
 
-Losses of single batches jump, so nothing is ever read off a single one: `parts` are medians over equal stretches of the
-training, which neither one odd batch nor a spike can move.
+Losses of single batches jump, so nothing is read off a single one: `parts` are medians over equal stretches of the
+training, which neither an odd batch nor a spike can change much.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,44 +21,44 @@ PARTS = 30
 class TrainingCurve:
     steps: np.ndarray
     losses: np.ndarray
-    """Of each step's batch."""
+    """The loss of each step's batch."""
     norms: np.ndarray
-    """Of each step's gradient, before it was clipped."""
+    """The gradient norm of each step, before clipping."""
     rates: np.ndarray
     evaluations: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    """By split: at which steps it was scored, and the losses."""
+    """By split: the steps at which it was scored, and the losses."""
     ended: Status | None = None
-    """Why training ended before its time."""
+    """Why training ended early."""
     scored: float | None = None
-    """The loss on the whole of the held-out split, after training; the baselines are on the same tokens."""
+    """The loss on the whole held-out split after training; the baselines are on the same tokens."""
     chance: float | None = None
-    """The loss of what looks at nothing."""
+    """The loss of the baseline that ignores the input."""
     chance_is: str = ""
-    """What that is, in words: token frequencies, class frequencies."""
+    """What that baseline is, as a phrase: token frequencies, class frequencies."""
     counting: float | None = None
-    """Nats of the 5-gram model."""
+    """The loss of the 5-gram model, in nats per token."""
     unread: float | None = None
-    """Of a translator: nats of a 5-gram model of the targets, which reads no source."""
+    """For a translator: the loss of a 5-gram model of the targets, which reads no source."""
     clip: float | None = None
     by_length: bool = False
-    """Whether a longer gradient makes a longer step, as with SGD."""
+    """Whether a larger gradient norm makes a longer step, as with SGD."""
     evaluate_on: Sequence[str] = ()
-    """The first is what `best` and `patience` go by."""
+    """The splits scored during training; `best` and `patience` use the first."""
     best_by: str = "loss"
-    """What the weights that are scored were chosen by."""
+    """The metric by which the scored checkpoint was chosen."""
     selects: Sequence[str] = ()
-    """What goes by the first split of evaluate_on: keep_best, patience."""
+    """The settings that choose by the first split of evaluate_on: keep_best, patience."""
     post_norm: bool = False
     warms_up: bool = False
-    """Whether the learning rate begins low."""
+    """Whether the schedule has a warm-up."""
     unaided: Callable[[], float | None] = lambda: None
-    """Measured when asked for: the held-out loss of some tokens where the text ends before them; None where nobody can
-    say."""
+    """Measured on demand: the held-out loss of some tokens when the text is cut off before each of them; None where
+    this cannot be measured."""
     planned: Callable[[int], float | None] = lambda step: None
-    """The learning rate that the recipe's schedule has at a step (counted from 1), by its plain definition; None where
-    nobody can say."""
+    """The learning rate of the recipe's schedule at a step (counted from 1), by its plain definition; None where the
+    schedule has no definition."""
     harder_in_training: bool = False
-    """Whether the loss of a training batch is above that of evaluation: something is dropped out, or penalised."""
+    """Whether the loss of a training batch is above that of evaluation, by dropout, label smoothing or a penalty."""
 
     @classmethod
     def of(cls, metrics: Iterable[Mapping[str, Any]], **facts: Any) -> "TrainingCurve":
@@ -78,7 +78,7 @@ class TrainingCurve:
 
     @property
     def first(self) -> float:
-        """The loss at the very beginning: a stretch's median would have learnt already."""
+        """The loss of the first steps; the median of a whole stretch would already be lower."""
         return float(np.median(self.losses[:3]))
 
     @property
@@ -101,29 +101,29 @@ class TrainingCurve:
 
     @property
     def late_fall(self) -> float:
-        """By how much the train loss fell in the last third of the training."""
+        """How much the train loss fell in the last third of the training."""
         third = max(2, len(self.parts) // 3)
         before, after = self.parts[-third - third // 2 : -third + third // 2], self.parts[-max(2, third // 2) :]
         return float(np.median(before) - np.median(after))
 
     @property
     def late_rate(self) -> float:
-        """The mean rate of that third, as a share of the highest."""
+        """The mean learning rate of that third, as a share of the highest."""
         return float(self.rates[self.share_of_steps(2 / 3)].mean() / self.rates.max())
 
     @property
     def is_stuck(self) -> bool:
-        """The train loss fell by less than 1 % of all it fell, although the rate was far from low."""
+        """Whether the train loss fell by less than 1 % of its total fall in that third, although the rate was high."""
         return self.late_fall < 0.01 * max(self.first - self.last, 1e-9) and self.late_rate >= 0.3
 
     def share_of_steps(self, from_: float) -> np.ndarray:
-        """Which steps come after this share of the training."""
+        """A mask of the steps after this share of the training."""
         return np.arange(len(self.steps)) >= from_ * len(self.steps)
 
 
 @dataclass
 class _Lines:
-    """The lines of metrics.jsonl, sorted by what they are."""
+    """The lines of metrics.jsonl, sorted by kind."""
 
     steps: list[tuple[float, float, float, float]] = field(default_factory=list)
     where: dict[str, list[int]] = field(default_factory=dict)

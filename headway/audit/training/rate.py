@@ -1,4 +1,4 @@
-"""Was the learning rate too high? Loss and gradients jump, steps are cut, the loss waits for a lower rate."""
+"""Was the learning rate too high? Loss and gradients jump, steps are clipped, the loss falls only at a lower rate."""
 
 import math
 
@@ -11,18 +11,18 @@ from headway.audit.training.trained import FEWEST_STEPS, did_it_train, diverged,
 
 @audit("training")
 def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
-    """Loss and gradient do not jump, gradients are not all cut, and the loss does not wait for a lower rate.
+    """Loss and gradient do not jump, gradients are not all clipped, and the loss also falls at the highest rate.
 
-    A jump is a step whose loss lies 10 % above the median of the 51 steps around it, or whose gradient is 3 times as
-    long as their median; and, on a scale of factors, 8 times as far off as is usual. Jumps at one in a hundred steps
-    (three at least, after the first tenth of the training, and while the loss is above a tenth of the first: below it,
-    every row that is not yet learnt is a jump) are a warning. So is a gradient that is cut at 95 % of the steps, to
-    less than a fifth in the middle: then training.clip, and not the rate, decides how far a step goes. So is a loss
+    A jump is a step whose loss is 10 % above the median of the 51 steps around it, or whose gradient norm is 3 times
+    their median, and that is also, on a logarithmic scale, 8 times as far off as usual. Jumps at one in a hundred steps
+    (at least three, after the first tenth of the training, and while the loss is above a tenth of the first; below
+    that, every row not yet learnt is a jump) are a warning. So is clipping at 95 % of the steps, with a median norm of
+    more than five times the limit: then training.clip, and not the learning rate, decides the step length. So is a loss
     that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A good run
-    of a small model has no jumps; half of its gradients may be cut, to two thirds.) Lower the learning rate by a factor
-    of 3 to 10, or lengthen the warm-up. What this cannot find: a rate that is too high by so little that training is
-    merely slower. Only a second rate tells. Where the loss is below a twentieth of the first, held out as on train,
-    there is nothing left to gain by another rate, and no warning.
+    of a small model has no jumps; half of its gradients may be clipped, to two thirds.) Lower the learning rate by a
+    factor of 3 to 10, or lengthen the warm-up. This cannot find a rate that is slightly too high, so that training is
+    merely slower; only a run at another rate shows that. If the loss is below a twentieth of the first, on held-out
+    data as on train, no other rate could gain much, and there is no warning.
     """
     needs(curve, FEWEST_STEPS)
     settled = curve.share_of_steps(0.1)
@@ -39,13 +39,13 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
     if curve.clip is not None:
         cut = float((curve.norms[settled] > curve.clip).mean())
         times = float(np.median(curve.norms[settled])) / curve.clip
-        if cut >= 0.95 and times > 5 and curve.last < 0.99 * curve.first:  # an untrained model has steep slopes
-            complaints.append(f"{cut:.0%} of the gradients were cut, half of them to less than 1/{int(times)}")
+        if cut >= 0.95 and times > 5 and curve.last < 0.99 * curve.first:  # an untrained model has large gradients
+            complaints.append(f"{cut:.0%} of the gradients were clipped, half of them to less than 1/{int(times)}")
     if waited := _waits_for_a_lower_rate(curve):
         complaints.append(waited)
     left = max(curve.reached, curve.last) / curve.first
     if complaints and left < 0.05:
-        return passed(share, f"{'; '.join(complaints)}; but only {left:.1%} of the loss is left, whatever the rate")
+        return passed(share, f"{'; '.join(complaints)}; but only {left:.1%} of the loss is left, at whatever rate")
     if complaints:
         return warned(share, f"the learning rate seems too high: {'; '.join(complaints)}")
     return passed(share, f"loss and gradient jump at {share:.1%} of the steps")
@@ -53,13 +53,13 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
 
 @audit("training")
 def clipped(curve: TrainingCurve) -> Outcome:
-    """Where training failed, it was not because every step was cut.
+    """If training failed, it was not because every step was clipped.
 
-    Says which share of the gradients was longer than training.clip, after the first tenth of the training, and to what
-    part the middle one of those was cut. That alone is no fault: recipes with a low clip cut every step and train well,
-    and the steps of AdamW do not depend on the length. Where the length counts (SGD), 95 % were cut, and the training
-    failed or diverged, it is a warning: each step then went as far as rate × clip, in whatever direction and
-    however flat the place, and never settled. Lower the learning rate by a factor of 10 or more, rather than the clip.
+    Reports the share of gradients above training.clip, after the first tenth of the training, and how much the median
+    one of those was shortened. That alone is no fault: recipes with a low limit clip every step and train well, and the
+    steps of AdamW do not depend on the gradient norm. Where they do (SGD), 95 % were clipped, and the training failed
+    or diverged, it is a warning: each step then had length rate × clip, in whatever direction and however small the
+    gradient, and training never settled. Lower the learning rate by a factor of 10 or more, rather than the clip.
     """
     if curve.clip is None:
         raise DoesNotApply("gradients are not clipped")
@@ -68,14 +68,14 @@ def clipped(curve: TrainingCurve) -> Outcome:
     cut = norms > curve.clip
     share = float(cut.mean())
     many = "every step" if share == 1 else "no step" if share == 0 else f"{share:.0%} of the steps"
-    said = f"{many} was cut" if share in (0, 1) else f"{many} were cut"
+    said = f"{many} was clipped" if share in (0, 1) else f"{many} were clipped"
     if share:
         left = curve.clip / float(np.median(norms[cut]))
-        said += f", half of them to {left:.0%} or less of the gradient's length"
+        said += f", half of them to {left:.0%} or less of the gradient norm"
     failed_ = [one.check(curve).verdict == "fail" for one in (diverged, did_it_train)]
     if share >= 0.95 and curve.by_length and any(failed_):
         rate = float(curve.rates.max())
-        far = f"so each went {rate * curve.clip:.3g} far (rate {rate:g} × clip {curve.clip:g}), whatever the slope"
+        far = f"so each step had length {rate * curve.clip:.3g} (rate {rate:g} × clip {curve.clip:g})"
         return warned(share, f"{said}, {far}; lower the learning rate")
     return passed(share, said)
 
@@ -87,22 +87,24 @@ def _waits_for_a_lower_rate(curve: TrainingCurve) -> str:
     early, late = (float(np.median(part)) for part in np.array_split(curve.losses[high], 2))
     if late < 0.995 * early or curve.last > 0.98 * late:
         return ""
-    return f"at its highest the loss went from {early:.3g} to {late:.3g}, and fell to {curve.last:.3g} only afterwards"
+    return (
+        f"at the highest rate the loss went from {early:.3g} to {late:.3g}; it fell to {curve.last:.3g} only afterwards"
+    )
 
 
 def _spikes(values: np.ndarray, factor: float) -> np.ndarray:
-    """Where a value is above the median around it by this factor, and far beyond the scatter there. That is one of
-    factors, too: the losses of a classifier which is sure of most rows differ by powers of ten."""
+    """Where a value is above the median around it by this factor, and far beyond the scatter there. The scatter is
+    measured in factors, too: the losses of a classifier that is sure of most rows differ by powers of ten."""
     logarithms = np.log(np.maximum(values, 1e-30))
     above = logarithms - _around(logarithms)
     return (above > 8 * _around(np.abs(above))) & (above > math.log(factor))
 
 
 def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
-    """The median of the values around each."""
+    """The running median."""
     half = min(width, len(values)) // 2
     around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="edge"), 2 * half + 1)
-    some = range(0, len(values), 10_000)  # not all at once: a million steps would take 400 MB
+    some = range(0, len(values), 10_000)  # in pieces: a million steps at once would take 400 MB
     return np.concatenate([np.median(around[first : first + 10_000], axis=1) for first in some])
 
 

@@ -1,6 +1,5 @@
-"""Did it train at all? The rate was there and as planned, the loss stayed finite, and fell below what looks at nothing.
-
-The other audits of a training rest on these, and share what stands first here."""
+"""Did it train at all? The learning rate was as planned, the loss stayed finite, and it fell well below the baseline
+that ignores the input. The other audits of a training rest on these."""
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from headway.audit.training.curve import TrainingCurve
 LITTLE = 0.02
 FEWEST_STEPS = 30
 TRAINED = ("learning-rate-zero", "did-it-train")
-"""Without whose pass finer questions have no meaning."""
+"""Audits that must have passed for finer ones to mean anything."""
 NO_WARMUP = "; post-norm without a warm-up is the likely cause: set training.schedule.warmup, or use pre-norm"
 
 
@@ -21,10 +20,10 @@ def needs(curve: TrainingCurve, steps: int) -> None:
 
 @audit("training")
 def learning_rate_zero(curve: TrainingCurve) -> Outcome:
-    """The learning rate is not zero, nor as good as zero.
+    """The learning rate is not zero, nor practically zero.
 
     Fails if the rate was zero at every step; or if it was below 1e-6 throughout and the train loss fell by less than 2
-    %. (A rate of 1e-5 still takes a small model a quarter of the way down.) Look at training.optimizer.learning_rate,
+    %. (At a rate of 1e-5 a small model still gets a quarter of the way down.) Look at training.optimizer.learning_rate,
     and for a warm-up that is longer than the training.
     """
     needs(curve, 1)
@@ -32,48 +31,49 @@ def learning_rate_zero(curve: TrainingCurve) -> Outcome:
     if highest == 0:
         return failed(0.0, "the learning rate was zero at every step: nothing was trained", "learning rate zero")
     if highest < 1e-6 and curve.first - curve.last < LITTLE * curve.first:
-        return failed(highest, f"the learning rate was {highest:.1g} at most, and the loss has not moved")
+        return failed(highest, f"the learning rate was {highest:.1g} at most, and the loss has not fallen")
     return passed(highest, f"the learning rate was {highest:.3g} at most")
 
 
 @audit("training")
 def schedule(curve: TrainingCurve) -> Outcome:
-    """The learning rate of every step is the one that the schedule has there.
+    """The learning rate of every step is the one that the schedule says.
 
-    The rates in metrics.jsonl are compared with the schedule's plain definition (a line up, then constant, a line or
-    half a cosine down to `final` at the last step), and may differ by a thousandth of the highest. A schedule that ends
-    early trains at a rate of nothing, and one that is too long never comes to rest; both look like a worse model. When
-    it fails, look at what counts as a step (an epoch, a part of a batch, a step since the run was resumed), and at what
-    the warm-up is counted from.
+    The learning rates in metrics.jsonl are compared with the schedule's plain definition (a linear warm-up, then
+    constant, linear, or half a cosine down to `final` at the last step), and may differ by a thousandth of the highest.
+    A schedule that ends early trains at a rate of nearly zero, and one that is too long never anneals; both look like a
+    worse model. If it fails, look at what counts as a step (an epoch, a part of a batch, a step since the run was
+    resumed), and at what the warm-up is counted from.
     """
     needs(curve, 1)
     planned = [curve.planned(int(step)) for step in curve.steps]
     known = [(step, rate, plan) for step, rate, plan in zip(curve.steps, curve.rates, planned, strict=True) if plan]
     if not known:
-        raise DoesNotApply("no definition is known of this schedule")
+        raise DoesNotApply("this schedule has no definition to compare with")
     highest = max(plan for _, _, plan in known)
     step, rate, plan = max(known, key=lambda one: abs(one[1] - one[2]))
     off = float(abs(rate - plan) / highest)
     if not off <= 1e-3:
-        return failed(off, f"the learning rate of step {step:,} was {rate:.3g}, and its schedule has {plan:.3g} there")
+        return failed(off, f"the learning rate of step {step:,} was {rate:.3g}; its schedule says {plan:.3g}")
     return passed(off, f"the learning rates of {len(known):,} steps are those of the schedule")
 
 
 @audit("training")
 def diverged(curve: TrainingCurve) -> Outcome:
-    """The loss stayed a finite number, and did not climb back to where it came from.
+    """The loss stayed finite, and did not climb back to where it began.
 
     Fails if the training ended because a loss or a gradient was no longer finite; or if at the end the train loss had
-    given back more than half of what it had gained (medians over a tenth of the training, so a spike does not count;
-    and by more than three times the scatter of a thirtieth: few rows, few steps are noise), or lies above where it
-    began by more than 5 %. Lower the learning rate, or lengthen the warm-up.
+    lost more than half of what it had gained; or if it ended more than 5 % above where it began. (The lowest and the
+    last loss are medians over a tenth of the training, so a spike does not count, and the rise must exceed three times
+    the scatter of the medians over a thirtieth, because few rows and few steps are noisy.) Lower the learning rate, or
+    lengthen the warm-up.
     """
     if curve.ended and curve.ended.is_diverged:
         return failed(None, str(curve.ended), "diverged")
     needs(curve, FEWEST_STEPS)
     lowest = float(np.median(np.lib.stride_tricks.sliding_window_view(curve.parts, 3), axis=1).min())
     gained, given_back = curve.first - lowest, curve.last - lowest
-    scatter = 1.05 * float(np.median(np.abs(np.diff(curve.parts))))  # the standard deviation of a part, were it noise
+    scatter = 1.05 * float(np.median(np.abs(np.diff(curve.parts))))  # the standard deviation of a part, if it is noise
     sentence = (
         f"the train loss began at {curve.first:.3g}, was {lowest:.3g} at its lowest, and ended at {curve.last:.3g}"
     )
@@ -86,22 +86,23 @@ def diverged(curve: TrainingCurve) -> Outcome:
 
 @audit("training")
 def did_it_train(curve: TrainingCurve) -> Outcome:
-    """The loss fell well below what looks at nothing: token frequencies, or the frequency of the classes.
+    """The loss fell well below the baseline that ignores the input: token frequencies, or class frequencies.
 
     A model reaches the unigram loss (for a classifier, the entropy of the classes) by its output bias alone. Fails if
-    the loss at the end (held-out if it was scored, else train) is not below it by more than 2 %, or, where it is not
-    known, if the train loss fell by less than 10 % of where it began. Such a model has failed to train, whatever else
-    its curves look like: it did not overfit, and it needs no regularisation. Usual causes: a learning rate that is too
-    high or too low by factors, post-norm without a warm-up, labels that do not belong to the inputs.
+    the loss at the end (held-out if it was scored, else train) is not more than 2 % below it, or, where that loss is
+    not known, if the train loss fell by less than 10 %. Such a model has failed to train, whatever else its curves look
+    like: it did not overfit, and it needs no regularisation. Usual causes: a learning rate that is too high or too low
+    by factors, post-norm without a warm-up, labels that do not belong to the inputs.
 
-    A translator can come far below token frequencies by the wording of its targets alone. If its loss is not below that
-    of 5-grams of targets, which read no source, and the train loss is not far below it either, that is a warning; and a
-    failure if the train loss had stopped falling, at a rate that was not low: it will not come to translate.
+    A translator can get far below token frequencies as a language model of its targets. If its loss is not below that
+    of a 5-gram model of the targets, which reads no source, and its train loss is not far below either, that is a
+    warning; and a failure if the train loss had stopped falling at a learning rate that was not low, since it will then
+    not learn to translate.
     """
     needs(curve, 1)
     reached, fell = curve.reached, curve.first - curve.last
     if curve.best_by != "loss" and curve.held_out:
-        # Weights that are right more often may be surer than they should be, and their loss high: it had been lower.
+        # Weights chosen by another metric may be overconfident and have a high loss, which had been lower before.
         reached = min(reached, float(curve.evaluations[curve.held_out][1].min()))
     if curve.chance is None:
         share = fell / curve.first
@@ -114,7 +115,7 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     below = 1 - reached / curve.chance
     sentence = f"the loss ended at {reached:.3g}; {curve.chance_is} alone give {curve.chance:.3g}"
     if below > LITTLE:
-        return _beyond_wording(curve, below, sentence)
+        return _of_translator(curve, below, sentence)
     where = f"less than {LITTLE:.0%} below" if below > 0 else "no lower than"
     short, more = "failed to train", ""
     if curve.post_norm and not curve.warms_up:
@@ -127,15 +128,17 @@ def did_it_train(curve: TrainingCurve) -> Outcome:
     return failed(below, f"it {short}: {loss}{more}", short)
 
 
-def _beyond_wording(curve: TrainingCurve, below: float, sentence: str) -> Outcome:
-    """Whether what is below token frequencies is more than the wording of targets, too."""
+def _of_translator(curve: TrainingCurve, below: float, sentence: str) -> Outcome:
+    """The outcome for a loss below token frequencies: for a translator, whether it does more than model its targets."""
     if curve.unread is None or min(curve.reached / (1 - LITTLE), curve.last / 0.8) <= curve.unread:
         return passed(below, sentence)
-    told = f"{sentence}, and 5-grams of targets {curve.unread:.3g}, without reading a source"
+    comparison = f"{sentence}, and a 5-gram model of the targets {curve.unread:.3g}, without reading a source"
     if len(curve.steps) < FEWEST_STEPS or not curve.is_stuck:
-        return warned(below, f"it may not have learnt to translate yet: {told}")
+        return warned(below, f"it may not have learnt to translate yet: {comparison}")
     more = NO_WARMUP if curve.post_norm and not curve.warms_up else ""
-    return failed(below, f"it failed to train: {told}, and the train loss no longer fell{more}", "failed to train")
+    return failed(
+        below, f"it failed to train: {comparison}, and the train loss no longer fell{more}", "failed to train"
+    )
 
 
 ABOUT_TRAINING = (learning_rate_zero, schedule, diverged, did_it_train)

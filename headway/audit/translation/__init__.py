@@ -1,1 +1,1 @@
-"""Audits of translators and of what they write, and the baselines for them."""
+"""Audits of translation models and of their translations, and the baselines for them."""

@@ -1,4 +1,4 @@
-"""What cheap methods translate: the source as it is, and what train has for the source that is nearest to it."""
+"""Cheap translation baselines: the copied source, and the train target of the most similar source."""
 
 import numpy as np
 
@@ -8,18 +8,18 @@ from headway.scoring.metrics import EXACT_MATCH
 from headway.scoring.score import Score
 
 MOST = 2000
-"""Sources of a split that are looked up: beyond that, the first of them."""
+"""Maximum number of sources of a split that are looked up; of more, the first ones."""
 
 
 def copied(split: str, pairs: PairedTexts, exact: bool, tokenizer: str) -> list[Baseline]:
-    """Always answering with the source itself."""
+    """The baseline that always answers with the source itself."""
     label = f"the source, copied · {split} · n = {len(pairs):,}"
     scores = _scores(split, pairs.source.texts, pairs.target.texts, exact, tokenizer, label)
     return [Baseline("copied source", score) for score in scores]
 
 
 def remembered(split: str, train: PairedTexts, pairs: PairedTexts, exact: bool, tokenizer: str) -> list[Baseline]:
-    """Answering with the target of the train source that shares most letter sequences with this one."""
+    """The baseline that answers with the target of the train source with the most similar character n-grams."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     asked, right = pairs.source.texts[:MOST], pairs.target.texts[:MOST]
@@ -32,7 +32,7 @@ def remembered(split: str, train: PairedTexts, pairs: PairedTexts, exact: bool, 
         for row in np.asarray((looked_up[first : first + 256] @ known.T).argmax(axis=1)).ravel()  # pyright: ignore
     ]
     answers = [train.target.texts[k] for k in nearest]
-    label = f"the target of the train source that is most alike (letters, TF-IDF) · {split} · n = {len(asked):,}"
+    label = f"the target of the most similar train source (letters, TF-IDF) · {split} · n = {len(asked):,}"
     scores = _scores(split, answers, right, exact, tokenizer, label)
     return [Baseline("translation memory", score) for score in scores]
 

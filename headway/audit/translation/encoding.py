@@ -1,4 +1,4 @@
-"""Audits of what only translators have: positions in the source, and embedding tables shared by both sides."""
+"""Audits that apply only to translators: positions in the source, and embedding tables shared by both sides."""
 
 import torch
 from torch import Tensor
@@ -15,21 +15,21 @@ ROWS = 4
 
 @audit("model", rests_on=("determinism",))
 def source_order(probe: Probe) -> Outcome:
-    """The order of a source matters if and only if its encoder has positions, and each token stands at its own.
+    """The order of a source matters if and only if its encoder has positions, and each token gets its own.
 
-    What `order` asks of a target is asked here of the encoder, which has positions of its own. It is watched while it
-    reads sources drawn from the vocabulary: it must ask about 0, 1, 2 … Then it is told that all tokens stand at
-    position 0, and that they stand in a shuffled order: what it makes of the source must change, by more than the
-    hundred-thousandth of the spread that rounding explains. An encoder without positions, and without a recurrence,
-    which knows order by itself, must make the same of a token wherever it stands. A translator that fails reads a bag
-    of words: look at the positions that the encoder is built with.
+    This checks for the encoder, which has positions of its own, what `order` checks for targets. It is watched while it
+    reads random sources: it must ask its position scheme for 0, 1, 2 … Then it is given position 0 for all tokens, and
+    shuffled positions: both must change its output by more than 1e-5 of the standard deviation, which rounding could
+    explain. An encoder without positions, and without a recurrence, which knows order by itself, must give a token the
+    same output wherever it is. A translator that fails reads a bag of words: look at the positions that the encoder is
+    built with.
     """
     model = probe.model
     if not isinstance(model, EncoderDecoder):
-        raise DoesNotApply("one stack reads and writes, and what holds of the target holds of the source")
+        raise DoesNotApply("one stack reads sources and targets, so `order` covers both")
     length = min(LENGTH, probe.recipe.model.context)
     if length < 4:
-        raise DoesNotApply("sources of fewer than four tokens have no order between the first and the last")
+        raise DoesNotApply("with fewer than four tokens there is no order between the first and the last")
     drawn = noise.integers(noise.stream_keys([0], "audit order"), 0, model.source_vocabulary, ROWS * length)
     sources = drawn.view(1, ROWS, length).to(probe.device)
 
@@ -39,35 +39,37 @@ def source_order(probe: Probe) -> Outcome:
     with written_out(probe):
         plain = read()
         if difference(plain, plain[:, :1]) <= USED:
-            raise DoesNotApply("its encoder says the same whatever it reads, so nothing can be told of order")
+            raise DoesNotApply("the encoder's output is the same whatever it reads, so nothing can be said about order")
         if isinstance(probe.recipe.model.encoder.positions, NoPositions):
             moved = difference(shuffled_inside(read(shuffled_inside(sources))), plain)
             if any(mixer.knows_order for mixer in model.encoder.mixers):
-                return (passed if moved > USED else failed)(moved, f"the order of a source moves it by {moved:.1g}")
-            says = f"there are no positions, and another order of a source moves what its tokens are by {moved:.1g}"
+                return (passed if moved > USED else failed)(
+                    moved, f"reordering a source changes its encoding by {moved:.1g}"
+                )
+            says = f"there are no positions, and reordering a source changes the encoding of its tokens by {moved:.1g}"
             return (passed if moved <= TINY else failed)(moved, says)
         if (wrong := wrong_places(model.encoder, read, length)) is not None:
             return failed(None, f"in sources, {wrong}")
         changes, shuffled = {}, elsewhere(sources)
-        ways = {"all tokens at position 0": torch.zeros_like, "shuffled positions": lambda at: shuffled[at]}
+        ways = {"giving all tokens position 0": torch.zeros_like, "shuffling the positions": lambda at: shuffled[at]}
         for what, place in ways.items():
             with placed(model.encoder, place):
                 changes[what] = difference(read(), plain)
     what = min(changes, key=lambda what: changes[what])
-    says = f"{what} of sources move what the encoder makes of them by {changes[what]:.1g} of its spread"
+    says = f"{what} of sources changes the encoder's output by {changes[what]:.1g} standard deviations"
     if not changes[what] > USED:
         return failed(changes[what], f"the positions of sources are not used: {says}", "positions not used")
-    return passed(changes[what], f"{says}, as they should")
+    return passed(changes[what], f"{says}, as it should")
 
 
 @audit("model", rests_on=("determinism",))
 def tied_tables(probe: Probe) -> Outcome:
-    """Which tables are one is as `model.tied` says: the output matrix, and the source's embedding.
+    """Embedding tables are shared as `model.tied` says: by the output matrix, and by sources and targets.
 
-    What the decoder ends with, times the embedding table of targets, is compared with the scores of tokens (less a bias
-    of the output): equal, within a thousandth of the spread, means tied. Of the table of sources it is asked whether it
-    is the very same: two that are equal today part in training. A translator that fails has more weights than its
-    recipe says, or fewer, and a comparison of both ways compares one of them with itself.
+    The decoder's last hidden vectors, times the embedding table of targets, are compared with the logits (minus the
+    output bias); equal, within a thousandth of the standard deviation, means tied. The table of sources must be the
+    very same tensor if it is shared, since two that are equal now would diverge in training. A translator that fails
+    has more or fewer weights than its recipe says, and a comparison of tied with untied compares a model with itself.
     """
     model, says = probe.model, probe.recipe.model.tied
     ids = probe.sentences
@@ -83,7 +85,7 @@ def tied_tables(probe: Probe) -> Outcome:
         if is_one != (says == "all"):
             does = "are one" if is_one else "are two"
             return failed(None, f"the recipe says tied: {says}, but the tables of sources and of targets {does}")
-    return passed(off, f"tables are tied as asked: {str(says).lower()}")
+    return passed(off, f"embedding tables are shared as asked: {str(says).lower()}")
 
 
 OF_ENCODING = (source_order, tied_tables)

@@ -1,4 +1,4 @@
-"""What pairs give the audits of data, baselines, training and scores."""
+"""What translation pairs give to the audits of data, baselines, training and scores."""
 
 import math
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from headway.audit.translation.recount import PairRecount, pairs_again
 from headway.audit.translation.written import WRITTEN_AUDITS, Written
 
 ORDER = 5
-"""Of the n-grams that a translator is held to which reads no source."""
+"""Order of the n-gram model of targets with which a translator is compared; it reads no source."""
 
 
 class PairEvidence(Evidence):
-    """`task`: one that translates, `headway.tasks.translation.Translating`."""
+    """`task`: a translation task, `headway.tasks.translation.Translating`."""
 
     def looked_at(self) -> Sequence[tuple[Any, Sequence[Audit]]]:
         data = self.task.data
         ours, theirs = data.tokenizer, data.target_tokenizer
-        # Two vocabularies are looked at as one: the tokens of targets stand behind those of sources.
+        # Two vocabularies are audited as one: the token ids of targets follow those of sources.
         shift = 0 if data.is_joint else ours.size
         ids = {}
         for split, pairs in data.splits.items():
@@ -46,7 +46,7 @@ class PairEvidence(Evidence):
 
     @property
     def used(self) -> dict[str, list[tuple[str, str]]]:
-        """The pairs of every split, as they are learnt from and scored."""
+        """The pairs of every split, as they are used for training and scoring."""
         return {
             split: list(zip(pairs.source.texts, pairs.target.texts, strict=True))
             for split, pairs in self.task.data.splits.items()
@@ -55,7 +55,7 @@ class PairEvidence(Evidence):
     def reading(self) -> Report:
         sampler, spec = self.task.sampler([self.recipe.seed], "cpu"), self.task.pairs.batches
         pairs = PairsRead(sampler, self.task.data.split("train"), self.recipe.segment, spec.each_once)
-        # Some steps have pairs of some lengths alone, which may stand anywhere: `every-pair` asks for all of train.
+        # Steps contain pairs of certain lengths only, which may be anywhere in train: `every-pair` checks coverage.
         read = ReadInTraining(sampler, pairs.find, (), f"{len(pairs.kept):,} pairs", spec.by_seed, goes_on=False)
         return run_audits(READ_AUDITS, read) + run_audits(BATCH_AUDITS, pairs)
 
@@ -77,8 +77,8 @@ class PairEvidence(Evidence):
         return found
 
     def beside(self, split: str) -> dict[str, Any]:
-        """Losses of those who read no source: token frequencies, and 5-grams, of the targets of train."""
-        held_out, (nats, counted) = _stream(self.task.data.split(split).target), self._wording
+        """The losses of two models that read no source: token frequencies and 5-grams of the train targets."""
+        held_out, (nats, counted) = _stream(self.task.data.split(split).target), self._target_models
         by_counting = counted.losses(held_out, np.arange(1, len(held_out)))
         return {
             "chance": float(nats[held_out[1:]].mean()),
@@ -87,8 +87,8 @@ class PairEvidence(Evidence):
         }
 
     @cached_property
-    def _wording(self) -> tuple[np.ndarray, ngram.NGramModel]:
-        """Of the targets of train: nats of every token by its frequency, and the n-grams."""
+    def _target_models(self) -> tuple[np.ndarray, ngram.NGramModel]:
+        """For the targets of train: the loss of every token by its frequency, and the n-gram model."""
         target = self.task.data.split("train").target
         stream, vocabulary = _stream(target), target.end + 1
         counts = np.bincount(stream[1:], minlength=vocabulary) + 0.5
@@ -115,5 +115,5 @@ class PairEvidence(Evidence):
 
 
 def _stream(side: Any) -> np.ndarray:
-    """All texts one after the other, END before the first and behind each."""
+    """All texts concatenated, with END before the first and after each."""
     return np.concatenate(([side.end], np.insert(side.ids, side.ends, side.end))).astype(np.int64)

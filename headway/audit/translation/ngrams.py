@@ -1,10 +1,10 @@
-"""BLEU and chrF by their definitions, in plain loops: words, runs of them, how many of those are right, brevity.
-Nothing here is of sacreBLEU, nor of headway/scoring.
+"""BLEU and chrF by their definitions, in plain loops: n-grams, matches, and the brevity penalty. Nothing here uses
+sacreBLEU or headway/scoring.
 
-    counts_of("bleu", ours, right)     what each sentence adds: lengths, n-grams that are right, n-grams
-    made_of("bleu", sums)              the score, from the sums of that over any sentences
+    counts_of("bleu", ours, right)     the statistics of each sentence: lengths, matching n-grams
+    made_of("bleu", sums)              the score, from the sums of these over any sentences
 
-BLEU: Papineni et al. 2002, words as NIST's mteval cuts them (13a, intl); chrF: Popović 2015.
+BLEU: Papineni et al. 2002, tokenized like NIST's mteval (13a, intl); chrF: Popović 2015.
 """
 
 import math
@@ -16,19 +16,19 @@ from typing import Any
 
 Test = Callable[[str], bool]
 Items = str | tuple[str, ...]
-"""Letters, or words."""
+"""Characters, or words."""
 
 WORDS, LETTERS = 4, 6
-"""The longest runs that are counted."""
+"""The highest n-gram orders."""
 SIGNS = set(' !"#$%&()*+/:;<=>?@[\\]^_`{|}~')
-"""Each is a word of its own in 13a, wherever it stands; not so ' - . and the comma."""
+"""Each is always a separate token in 13a; not so ' - . and the comma."""
 ENTITIES = ("<skipped>", ""), ("-\n", ""), ("\n", " "), ("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")
 
 
 def counts_of(
     metric: str, ours: Sequence[str], right: Sequence[str], tokenizer: str = "13a"
 ) -> list[list[float]] | None:
-    """None where this metric is none of texts."""
+    """The statistics of each sentence; None if this is not a metric of texts."""
     both = list(zip(ours, right, strict=True))
     if metric == "chrf":
         return [_letters(a, b) for a, b in both]
@@ -44,7 +44,7 @@ def counts_of(
 
 
 def made_of(metric: str, counts: Sequence[Sequence[float]]) -> float:
-    """The score of these sentences together."""
+    """The score of these sentences as one corpus."""
     sums = [sum(column) for column in zip(*counts, strict=True)]
     if metric == "chrf":
         return _chrf(sums)
@@ -55,28 +55,28 @@ def made_of(metric: str, counts: Sequence[Sequence[float]]) -> float:
 
 
 def _words(ours: Items, right: Items) -> list[float]:
-    """Both lengths; of runs of one to four words how many are in the reference, each as often as it is there at most;
-    and how many there are."""
-    common = [(_runs(ours, n) & _runs(right, n)).total() for n in range(1, WORDS + 1)]
+    """Both lengths; for n-grams of one to four words the number of matches, each clipped to its count in the reference;
+    and the number of n-grams."""
+    common = [(_ngrams(ours, n) & _ngrams(right, n)).total() for n in range(1, WORDS + 1)]
     return [len(ours), len(right), *common, *(max(0, len(ours) - n) for n in range(WORDS))]
 
 
 def _letters(ours: str, right: str) -> list[float]:
-    """Of runs of one to six letters, blanks left out: how many each has, and how many both have."""
+    """For character n-grams of order one to six, without blanks: the counts of each side, and of matches."""
     a, b, found = "".join(ours.split()), "".join(right.split()), []
     for n in range(1, LETTERS + 1):
-        mine, theirs = _runs(a, n), _runs(b, n)
+        mine, theirs = _ngrams(a, n), _ngrams(b, n)
         found += [mine.total() if theirs else 0, theirs.total(), (mine & theirs).total()]
     return found
 
 
-def _runs(items: Items, n: int) -> Counter[Any]:
+def _ngrams(items: Items, n: int) -> Counter[Any]:
     return Counter([items[k : k + n] for k in range(len(items) - n + 1)])
 
 
 def _bleu(sums: Sequence[float], orders: int) -> float:
-    """The geometric mean of the precisions of so many orders, times the penalty for brevity. The first order that has
-    no run right counts as having half of one, the next a quarter …"""
+    """The geometric mean of the precisions of so many orders, times the brevity penalty. The first order without a
+    match counts as having half of one, the next a quarter …"""
     ours, theirs, common, there = sums[0], sums[1], sums[2 : 2 + WORDS], sums[2 + WORDS :]
     if not any(common) or not all(there[:orders]):
         return 0.0
@@ -90,7 +90,7 @@ def _bleu(sums: Sequence[float], orders: int) -> float:
 
 
 def _chrf(sums: Sequence[float]) -> float:
-    """Precision and recall, each the mean over the orders that both sides have; recall counts four times."""
+    """F-score of precision and recall, each averaged over the orders that both sides have; recall weighs four times."""
     orders = [sums[k : k + 3] for k in range(0, len(sums), 3)]
     orders = [(ours, theirs, both) for ours, theirs, both in orders if ours and theirs]
     if not any(both for _, _, both in orders):
@@ -104,7 +104,7 @@ def _chrf(sums: Sequence[float]) -> float:
 
 @lru_cache(maxsize=2**14)
 def words(text: str, tokenizer: str) -> tuple[str, ...]:
-    """As `scoring.bleu_tokenizer` says."""
+    """The tokens by the recipe's `scoring.bleu_tokenizer`."""
     text = text.rstrip()
     if tokenizer == "char":
         return tuple(letter for letter in text if not letter.isspace())
@@ -112,18 +112,18 @@ def words(text: str, tokenizer: str) -> tuple[str, ...]:
         for sign, plain in ENTITIES:
             text = text.replace(sign, plain)
         text = "".join(f" {c} " if c in SIGNS else c for c in f" {text} ")
-        text = _apart(text, lambda c: not _is_digit(c), lambda c: c in ".,", "{} {} ")
-        text = _apart(text, lambda c: c in ".,", lambda c: not _is_digit(c), " {} {}")
-        text = _apart(text, _is_digit, lambda c: c == "-", "{} {} ")
+        text = _replace_pairs(text, lambda c: not _is_digit(c), lambda c: c in ".,", "{} {} ")
+        text = _replace_pairs(text, lambda c: c in ".,", lambda c: not _is_digit(c), " {} {}")
+        text = _replace_pairs(text, _is_digit, lambda c: c == "-", "{} {} ")
     elif tokenizer == "intl":
-        text = _apart(text, lambda c: not _is("N", c), lambda c: _is("P", c), "{} {} ")
-        text = _apart(text, lambda c: _is("P", c), lambda c: not _is("N", c), " {} {}")
+        text = _replace_pairs(text, lambda c: not _is("N", c), lambda c: _is("P", c), "{} {} ")
+        text = _replace_pairs(text, lambda c: _is("P", c), lambda c: not _is("N", c), " {} {}")
         text = "".join(f" {c} " if _is("S", c) else c for c in text)
     return tuple(text.split())
 
 
-def _apart(text: str, first: Test, second: Test, form: str) -> str:
-    """From left to right, two letters at a time where both are as asked for."""
+def _replace_pairs(text: str, first: Test, second: Test, form: str) -> str:
+    """Replace, from left to right, pairs of characters where both satisfy their test."""
     made, k = [], 0
     while k < len(text):
         if k + 1 < len(text) and first(text[k]) and second(text[k + 1]):
@@ -140,5 +140,5 @@ def _is_digit(letter: str) -> bool:
 
 
 def _is(category: str, letter: str) -> bool:
-    """By Unicode: N numbers, P punctuation, S symbols."""
+    """By Unicode category: N numbers, P punctuation, S symbols."""
     return unicodedata.category(letter).startswith(category)

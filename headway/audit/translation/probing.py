@@ -1,4 +1,4 @@
-"""How audits query a translator: about every token of a target, given those before it and a source."""
+"""How audits query a translator: at every token of a target, given the preceding ones and a source."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -22,12 +22,12 @@ from headway.models.state import ModelState
 from headway.models.translator import Translator
 
 PROBED = 12
-"""Tokens of the source from which targets are probed, at most."""
+"""Maximum number of tokens of the source with which targets are probed."""
 
 
 class Targets(Probing):
-    """Every token of a target is asked which one follows: it knows those before it, and the source. Where a question is
-    not about the source, all rows have the same one."""
+    """Predicts at every token of a target the next one, given the preceding ones and the source. Where a check is not
+    about the source, all rows have the same one."""
 
     per_token, looks_ahead = True, False
     audits = (targets, *OF_TRANSLATORS, *OF_ENCODING, *OF_CROSSING)
@@ -45,14 +45,14 @@ class Targets(Probing):
         return model(sources, ids, source_mask, padding_mask)
 
     def before(self, model: Translator, ids: Tensor) -> ModelState:
-        """What targets go on from where no source is given."""
+        """The state after a fixed source, for targets that are given without a source."""
         return model.read(self.source(model, ids))
 
     def answer_batch(self, model: Translator, batch: Any) -> Tensor:
         return self.answer(model, batch.inputs, batch.padding_mask, batch.sources, batch.source_mask)
 
     def source(self, model: Translator, ids: Tensor) -> Tensor:
-        """The same one for all rows: [R, B, S], drawn from the vocabulary, with END."""
+        """The same source for all rows: [R, B, S], random tokens and END."""
         length = min(PROBED, model.spec.context)
         drawn = noise.integers(noise.stream_keys([0], "audit source"), 0, model.source_vocabulary - 1, length)
         drawn[:, -1] = model.source_vocabulary - 1
@@ -63,7 +63,7 @@ class Targets(Probing):
 
     def go_on(self, model: Translator, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         if model.why_no_cache:
-            raise DoesNotApply(f"this model keeps no cache: {model.why_no_cache}")
+            raise DoesNotApply(f"this model has no KV cache: {model.why_no_cache}")
         return model.go_on(ids, self.before(model, ids) if state is None else state)
 
     def loss(self, answers: Tensor, batch: Any) -> Tensor:
@@ -71,12 +71,12 @@ class Targets(Probing):
         return nats[batch.padding_mask.flatten()].mean()
 
     def lowered(self, model: Translator, answers: Tensor, batch: Any, before: Any = None) -> Tensor:
-        """With label smoothing: as if every token were the right one, now and then."""
+        """The loss with label smoothing, which mixes in the mean loss over all tokens."""
         spread = -answers.double().log_softmax(-1).mean(-1)[batch.padding_mask].mean()
         return self.loss(answers, batch).lerp(spread, model.spec.label_smoothing)
 
     def excerpt(self, batch: Any, rows: int, tokens: int) -> Any:
-        """Of short and of long targets, so that there is padding among them."""
+        """Rows with short and long targets, so that some are padded."""
         order = batch.padding_mask[0].sum(1).argsort(stable=True)
         some = order[np.unique(np.linspace(0, len(order) - 1, min(rows, len(order))).round().astype(int)).tolist()]
         parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
@@ -88,8 +88,8 @@ class Targets(Probing):
 
 
 class TargetsAlone(Targets):
-    """A translator without an encoder is a language model where there is no source. It is trained in one pass, and
-    answers in two."""
+    """For a decoder-only translator, which is a language model where there is no source. Training is one pass over
+    source and target; here the outputs are computed in two."""
 
     one_noise = False
 
@@ -97,14 +97,14 @@ class TargetsAlone(Targets):
         return ModelState((None,) * len(model.layers))
 
     def lowered(self, model: DecoderOnly, answers: Tensor, batch: Any, before: Any = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Where the source counts as well, each of its tokens is asked for the next one, and the last for END."""
+        """The loss; if it includes the source, each source token predicts the next one, and the last one END."""
         if model.spec.loss_on == "target":
             return super().lowered(model, answers, batch)
         end = model.vocabulary - 1
-        told = batch.source_mask & (batch.sources != end)
-        goes_on = F.pad(told[..., 1:], (0, 1))
+        real = batch.source_mask & (batch.sources != end)
+        goes_on = F.pad(real[..., 1:], (0, 1))
         following = torch.where(goes_on, F.pad(batch.sources[..., 1:], (0, 1)), end)
-        of_source = model.scores(model.hidden(batch.sources, None, told)[0])
-        said = torch.cat((of_source[told], answers[batch.padding_mask])).double()
-        nats = F.cross_entropy(said, torch.cat((following[told], batch.targets[batch.padding_mask])))
+        of_source = model.scores(model.hidden(batch.sources, None, real)[0])
+        said = torch.cat((of_source[real], answers[batch.padding_mask])).double()
+        nats = F.cross_entropy(said, torch.cat((following[real], batch.targets[batch.padding_mask])))
         return nats.lerp(-said.log_softmax(-1).mean(), model.spec.label_smoothing)

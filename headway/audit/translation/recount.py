@@ -2,11 +2,11 @@
 uses headway/scoring.
 
     pairs   read from their files again → tokens, cut, without any padding → log-softmax in float64 → nats, counts
-    texts   what is kept as written, beside references that are read again → n-grams (ngrams.py) → BLEU, chrF …
-            and what would be written: searched for once more, all of it computed again for every token
+    texts   the stored translations and references that are read again → n-grams (ngrams.py) → BLEU, chrF …;
+            and some translations decoded again, with everything recomputed for every token
 
-So of all scores of texts, however they were decoded, it is known whether they are what they are called; and of some of
-the texts, unless they were drawn, whether the model writes them.
+So every score of texts is checked, however they were decoded; and for some of the texts, unless they were sampled, it
+is checked that the model writes them.
 """
 
 import math
@@ -27,30 +27,30 @@ from headway.scoring.score import Score
 
 AT_ONCE = 64
 SEARCHED = 6
-"""Sources whose beams are searched once more."""
+"""Number of sources that are decoded again by beam search."""
 SAME = 1e-6
-"""Of scores between 0 and 100 that are made of the same counts."""
+"""Tolerance of scores between 0 and 100 that are computed from the same counts."""
 
 
 @dataclass(frozen=True)
 class PairRecount(CountedOneByOne):
     rows: Sequence[tuple[str, str]]
-    """Read again."""
+    """The pairs, read again."""
     used: Any
-    """The pairs that the scorer takes for them."""
+    """The pairs that the scorer uses."""
     source: Tokenizer
     target: Tokenizer
     context: int
     decoding: Any
-    """Its spec."""
+    """The recipe's decoding."""
     ends: bool
-    """No target can be longer than the context: learned positions end there."""
+    """Whether learned positions end at the context, so that no target can be longer."""
     words: str
-    """How texts are cut into the words of BLEU."""
+    """The tokenizer of BLEU."""
     trained_on: Collection[str]
-    """The sources of train, single blanks between their words."""
+    """The sources of train, with single blanks between words."""
     never: Sequence[int] = ()
-    """Tokens that are never written."""
+    """Tokens that are never generated."""
 
     @property
     def whole(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class PairRecount(CountedOneByOne):
         for some in _alike([(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]):
             asked = torch.tensor([targets[k] for k in some])
             begun = torch.cat((torch.full((len(some), 1), self.target.size), asked[:, :-1]), 1)
-            said = searching.chances(answer, [sources[k] for k in some], begun)
+            said = searching.log_probabilities(answer, [sources[k] for k in some], begun)
             of_right = said.gather(-1, asked[..., None])[..., 0]
             nats[some], right[some] = -of_right.sum(-1).numpy(), (said.argmax(-1) == asked).sum(-1).numpy()
             best = said.topk(2).values.exp()
@@ -86,19 +86,19 @@ class PairRecount(CountedOneByOne):
         values, pieces, loose, _ = self._losses(part, answer)
         sources, _ = self._tokens(part)
         again: dict[int, str] = {}
-        if searching.takes_the_likeliest(self.decoding):
-            again = self._likeliest(sources, answer)
+        if searching.is_greedy(self.decoding):
+            again = self._greedily(sources, answer)
             hits = [again[k].split() == self.rows[part[k]][1].split() for k in again]
             values["exact_match"] = sum(hits) / len(part)
             loose = {**loose, "exact_match": 1 - len(again) / len(part)}
         elif self.decoding.kind == "beam":
             some = np.unique(np.linspace(0, len(part) - 1, SEARCHED).astype(int)).tolist()
-            found = {k: self._best(sources[k], answer) for k in some}
+            found = {k: self._by_beam_search(sources[k], answer) for k in some}
             again = {k: text for k, text in found.items() if text is not None}
         return Counted(values, pieces, loose, again)
 
     def _tokens(self, part: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
-        """Sources and targets, cut, each with its END."""
+        """Sources and targets as token ids, cut, each with END."""
         sides = zip(*(self.rows[k] for k in part), strict=True)
         sources, targets = (
             [[*ids[: self.context - 1].tolist(), tokenizer.size] for ids in tokenizer.encode_rows(list(side))]
@@ -107,9 +107,9 @@ class PairRecount(CountedOneByOne):
         return sources, targets
 
     def at_odds(self, part: np.ndarray, said: Mapping[str, Score], counted: Counted | None = None) -> str | None:
-        """What is written is kept with the exact matches. From that, whatever is said of texts is counted again."""
+        """Translations are stored with the exact matches. All scores of texts are computed again from them."""
         texts = said["exact_match"].texts if "exact_match" in said else None
-        if texts is None:  # an older version kept none
+        if texts is None:  # an older version stored none
             return None
         if len(texts) != len(part):
             return f"there are {len(texts):,} translations of {len(part):,} sources"
@@ -126,13 +126,13 @@ class PairRecount(CountedOneByOne):
                 continue
             again = made_of(metric, [counts[k] for k in chosen])
             if not abs(score.value - again) <= SAME:
-                what = "of the translations that are kept with it, by its definition,"
-                return f"{name} is said to be {score.value:.6g}; {what} it is {again:.6g}"
+                what = "from its stored translations, by its definition,"
+                return f"{name} is stored as {score.value:.6g}; {what} it is {again:.6g}"
             if score.counts is not None and not np.allclose(score.counts, counts, atol=SAME):
-                return f"what is kept of each sentence for {name} is not what its translation and its reference have"
+                return f"the counts stored for {name} do not fit the stored translations and their references"
         for k, text in {} if counted is None else counted.texts.items():
             if text.split() != texts[k].split():
-                both = f"“{_short(texts[k])}” is said to be written, and searched for again it is “{_short(text)}”"
+                both = f"the stored translation is “{_short(texts[k])}”, but decoding again gives “{_short(text)}”"
                 return f"for the source “{_short(sources[k])}” {both}"
         return None
 
@@ -141,15 +141,15 @@ class PairRecount(CountedOneByOne):
     def _limit(self, source: list[int]) -> int:
         return searching.limit(self.decoding, source, self.context - 1 if self.ends else None)
 
-    def _likeliest(self, sources: list[list[int]], answer: Answer) -> dict[int, str]:
-        """The likeliest tokens, one after the other; without the rows in which two are too close to call."""
+    def _greedily(self, sources: list[list[int]], answer: Answer) -> dict[int, str]:
+        """Greedy decoding of these sources, without the rows in which two tokens are too close to call."""
         written: list[list[int]] = [[] for _ in sources]
         close = set()
         for some in _alike([(len(s),) for s in sources]):
             going, length = list(some), len(sources[some[0]])
-            for _ in range(self._limit(sources[some[0]]) if length > 1 else 0):  # from nothing, nothing is written
+            for _ in range(self._limit(sources[some[0]]) if length > 1 else 0):  # an empty source has no translation
                 begun = torch.tensor([[self.target.size, *written[k]] for k in going])
-                said = searching.chances(answer, [sources[k] for k in going], begun)[:, -1]
+                said = searching.log_probabilities(answer, [sources[k] for k in going], begun)[:, -1]
                 said[:, list(self.never)] = -math.inf
                 best, chosen = said.topk(2)
                 for k, two, token in zip(list(going), best.exp().tolist(), chosen[:, 0].tolist(), strict=True):
@@ -163,13 +163,13 @@ class PairRecount(CountedOneByOne):
                     break
         return {k: self.target.decode(ids) for k, ids in enumerate(written) if k not in close}
 
-    def _best(self, source: list[int], answer: Answer) -> str | None:
-        """By beam search for one source; None where it is too close to call."""
+    def _by_beam_search(self, source: list[int], answer: Answer) -> str | None:
+        """Beam search for one source; None if it is too close to call."""
         if len(source) == 1:
             return ""
         only_best = self.decoding.model_copy(update={"nbest": 1})
         following = searching.after(answer, source, self.target.size)
-        found = searching.best_ended(following, only_best, self.target.size, self._limit(source), self.never)
+        found = searching.beam_search(following, only_best, self.target.size, self._limit(source), self.never)
         return None if found is None else self.target.decode(found[0].tokens)
 
     def given(self, part: np.ndarray) -> Any:
@@ -181,9 +181,9 @@ class PairRecount(CountedOneByOne):
     def compare(self) -> str | None:
         theirs = list(zip(self.used.source.texts, self.used.target.texts, strict=True))
         if len(theirs) != len(self.rows):
-            return f"{len(theirs):,} pairs are scored, and the source has {len(self.rows):,}"
+            return f"{len(theirs):,} pairs are scored, but the source has {len(self.rows):,}"
         if off := sum(tuple(row) != one for row, one in zip(self.rows, theirs, strict=True)):
-            return f"{off:,} of the {len(theirs):,} pairs that are scored have another text in the source"
+            return f"{off:,} of the {len(theirs):,} scored pairs have another text in the source"
         for tokenizer, side, texts in (
             (self.source, self.used.source, [s for s, _ in self.rows]),
             (self.target, self.used.target, [t for _, t in self.rows]),
@@ -191,15 +191,15 @@ class PairRecount(CountedOneByOne):
             ids = tokenizer.encode_rows(texts)
             ends = np.cumsum([len(one) for one in ids])
             if not np.array_equal(ends, side.ends) or not np.array_equal(np.concatenate(ids), side.ids):
-                return "the tokens that are scored are not those of the texts"
+                return "the scored tokens are not those of the texts"
         return None
 
 
 def pairs_again(
     source: str, path: str | None, sides: Any, split: str, used: dict[str, list[tuple[str, str]]]
 ) -> list[tuple[str, str]]:
-    """The pairs of a split as its files have them. What was held out of train, or is made by a program, is taken as it
-    was read."""
+    """The pairs of a split, read again from its files. Pairs that were held out of train, or are generated by a
+    program, are taken as they were."""
     if source in pair_sources.EMBEDDED:
         return used[split]
     found = pair_sources.read_pairs(source, path, sides)
@@ -209,7 +209,7 @@ def pairs_again(
 
 
 def _chosen(which: str, lengths: Sequence[int]) -> list[int] | None:
-    """The rows that a part of this name is of: "6-10", "41+" tokens of the source. None = nothing is known of it."""
+    """The rows of a score's part: "6-10" or "41+" tokens of the source; None for other parts."""
     if not which:
         return list(range(len(lengths)))
     named = re.fullmatch(r"(\d+)(?:-(\d+)|\+)", which)
@@ -224,7 +224,7 @@ def _short(text: str) -> str:
 
 
 def _alike(lengths: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    """The rows of one length, a few at a time: nothing is ever filled up."""
+    """The indices of rows of equal length, a few at a time, so that no padding is needed."""
     found = []
     for length in dict.fromkeys(lengths):
         here = [k for k, other in enumerate(lengths) if other == length]

@@ -1,10 +1,10 @@
-"""What decoding should write, found a second time by plain loops: everything is computed again for every token, one
-source at a time, and nothing here uses headway/scoring.
+"""What decoding should write, found a second time by plain loops: everything is recomputed for every token, one source
+at a time, and nothing here uses headway/scoring.
 
-    chances(answer, sources, begun)     what the model says behind every token, in float64
-    best_ended(…)                       beam search, END a choice like any other
-    likeliest(…)                        the likeliest tokens, one after the other
-    drawn_by(…)                         the chances that tokens are drawn by
+    log_probabilities(answer, sources, prefixes)     after every token, in float64
+    beam_search(…)                                   END is a token like any other
+    greedy(…)                                        the likeliest token at each step
+    sampling_log_probabilities(…)                    with temperature, top-k and top-p
 """
 
 import math
@@ -19,88 +19,88 @@ from torch import Tensor
 from headway.audit.scores.recount import CLOSE
 
 Next = Callable[[list[list[int]]], Tensor]
-"""Of beginnings of one length, without END: the logarithms of the chances of the next token [rows, V]."""
+"""For prefixes of one length, without END: the log-probabilities of the next token [rows, V]."""
 
 
-class WholeText(NamedTuple):
+class PlainHypothesis(NamedTuple):
     tokens: list[int]
     """Without END."""
     nats: float
-    """Of all of it and its END."""
+    """Of the whole text including END."""
     divided_by: float = 1.0
-    """As the length penalty says, before ends are compared."""
+    """The length penalty by which nats are divided to rank hypotheses."""
 
     @property
     def score(self) -> float:
         return -self.nats / self.divided_by
 
-    def is_close_to(self, other: "WholeText") -> bool:
+    def is_close_to(self, other: "PlainHypothesis") -> bool:
         return abs(self.score - other.score) < CLOSE * min(1.0, abs(self.score))
 
     def off(self, nats: float, score: float) -> float:
-        """How far somebody else's numbers are off these, as a part of the nats."""
+        """How far other numbers differ from these, relative to the nats."""
         return max(abs(nats - self.nats), abs(score * self.divided_by + self.nats)) / max(self.nats, 0.1)
 
 
 @torch.no_grad()
-def chances(answer: Any, sources: list[list[int]], begun: Tensor) -> Tensor:
-    """The logarithms of the chances behind every token [rows, T, V], in float64."""
-    logits = answer(begun[None], sources=torch.tensor(sources)[None])[0].double().cpu()
+def log_probabilities(answer: Any, sources: list[list[int]], prefixes: Tensor) -> Tensor:
+    """Log-probabilities after every token [rows, T, V], in float64."""
+    logits = answer(prefixes[None], sources=torch.tensor(sources)[None])[0].double().cpu()
     logits = logits - logits.amax(-1, keepdim=True)
     return logits - logits.exp().sum(-1, keepdim=True).log()
 
 
 def after(answer: Any, source: list[int], end: int) -> Next:
-    """What comes next in translations of one source."""
+    """A function that gives the next-token log-probabilities in translations of one source."""
 
-    def following(begun: list[list[int]]) -> Tensor:
-        ids = torch.tensor([[end, *tokens] for tokens in begun])
-        return chances(answer, [source] * len(begun), ids)[:, -1]
+    def following(prefixes: list[list[int]]) -> Tensor:
+        ids = torch.tensor([[end, *tokens] for tokens in prefixes])
+        return log_probabilities(answer, [source] * len(prefixes), ids)[:, -1]
 
     return following
 
 
 def limit(how: Any, source: list[int], most: int | None) -> int:
-    """The most tokens of a translation; `most`: where positions end. The source has its END."""
+    """The maximum number of tokens of a translation. `most`: where positions end. The source includes its END."""
     allowed = math.ceil(how.per_source * (len(source) - 1)) + how.extra
     return allowed if most is None else min(allowed, most)
 
 
-def takes_the_likeliest(how: Any) -> bool:
-    """Greedy, or a beam that keeps one beginning and gives one end."""
+def is_greedy(how: Any) -> bool:
+    """Whether decoding is greedy, or a beam of width 1."""
     return how.kind == "greedy" or (how.kind == "beam" and how.size == how.nbest == 1 and how.no_repeat is None)
 
 
-def best_ended(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
-    """As many as `how` gives, the best first; None where it is too close to call which beginnings are kept, or which
-    ends are better."""
-    begun: list[tuple[float, list[int]]] = [(0.0, [])]
-    ended: list[WholeText] = []
+def beam_search(following: Next, how: Any, end: int, most: int, never: Collection[int]) -> list[PlainHypothesis] | None:
+    """The finished hypotheses that `how` asks for, best first; None if it is too close to call which hypotheses are
+    kept or which finished one is better."""
+    prefixes: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[PlainHypothesis] = []
     for length in range(most + 1):
-        said = following([tokens for _, tokens in begun])
-        for k, (chance, tokens) in enumerate(begun):
-            whole = chance + said[k, end].item()
-            ended.append(WholeText(tokens, -whole, (length + 1) ** how.length_penalty))
-        ended = sorted(ended, key=lambda one: -one.score)[: how.nbest + 1]
+        said = following([tokens for _, tokens in prefixes])
+        for k, (log_probability, tokens) in enumerate(prefixes):
+            whole = log_probability + said[k, end].item()
+            finished.append(PlainHypothesis(tokens, -whole, (length + 1) ** how.length_penalty))
+        finished = sorted(finished, key=lambda one: -one.score)[: how.nbest + 1]
         said[:, [end, *never]] = -math.inf
-        for k, (_, tokens) in enumerate(begun):
+        for k, (_, tokens) in enumerate(prefixes):
             said[k, _repeating(tokens, how.no_repeat)] = -math.inf
-        sums = (said + torch.tensor([chance for chance, _ in begun], dtype=said.dtype)[:, None]).flatten()
+        sums = (said + torch.tensor([one for one, _ in prefixes], dtype=said.dtype)[:, None]).flatten()
         best, places = sums.topk(min(how.size + 1, len(sums)))
         kept = [(c, p) for c, p in zip(best.tolist(), places.tolist(), strict=True) if c > -math.inf]
         if len(kept) > how.size and kept[-2][0] - kept[-1][0] < CLOSE:
             return None
-        begun = [(c, [*begun[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
-        could = begun[0][0] / (most + 1) ** how.length_penalty if begun else -math.inf
-        if not begun or (len(ended) >= how.nbest and could <= ended[how.nbest - 1].score):
-            break  # nothing that has begun can become better
-    if any(one.is_close_to(next_best) for one, next_best in pairwise(ended)):
+        prefixes = [(c, [*prefixes[p // said.shape[1]][1], p % said.shape[1]]) for c, p in kept[: how.size]]
+        could = prefixes[0][0] / (most + 1) ** how.length_penalty if prefixes else -math.inf
+        if not prefixes or (len(finished) >= how.nbest and could <= finished[how.nbest - 1].score):
+            break  # no unfinished hypothesis can become better
+    if any(one.is_close_to(next_best) for one, next_best in pairwise(finished)):
         return None
-    return ended[: how.nbest]
+    return finished[: how.nbest]
 
 
-def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> list[WholeText] | None:
-    """Where the likeliest tokens lead to; None where two of them are too close to call."""
+def greedy(following: Next, end: int, most: int, never: Collection[int]) -> list[PlainHypothesis] | None:
+    """The result of greedy decoding; None if two tokens are too close to call."""
     nats, tokens = 0.0, []
     for length in range(most + 1):
         said = following([tokens])[0]
@@ -113,11 +113,11 @@ def likeliest(following: Next, end: int, most: int, never: Collection[int]) -> l
         if token == end:
             break
         tokens.append(token)
-    return [WholeText(tokens, nats)]
+    return [PlainHypothesis(tokens, nats)]
 
 
-def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
-    """Of chances [rows, V], the logarithms of those that tokens are drawn by; minus infinity: it is never drawn."""
+def sampling_log_probabilities(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
+    """From log-probabilities [rows, V], those that tokens are sampled with; minus infinity for excluded tokens."""
     said = (said / how.temperature).index_fill(1, torch.tensor(list(never), dtype=torch.long), -math.inf)
     if how.top_k is not None and how.top_k < said.shape[1]:
         said = said.masked_fill(said < said.topk(how.top_k).values[:, -1:], -math.inf)
@@ -131,8 +131,8 @@ def drawn_by(said: Tensor, how: Any, never: Collection[int]) -> Tensor:
 
 
 @contextmanager
-def in_doubt(model: Any, by: float) -> Iterator[None]:
-    """As long as this lasts, all scores of tokens are so many times smaller: beginnings that lay far apart are near."""
+def scaled_logits(model: Any, by: float) -> Iterator[None]:
+    """Context manager: all logits are multiplied by this number below 1, so that hypotheses get closer."""
     honest = model.scores
     model.scores = lambda x: honest(x) * by
     try:
@@ -142,7 +142,7 @@ def in_doubt(model: Any, by: float) -> Iterator[None]:
 
 
 def _repeating(tokens: list[int], n: int | None) -> list[int]:
-    """What would end a run of n tokens that is there already."""
+    """The tokens that would repeat an n-gram."""
     if n is None or len(tokens) < n:
         return []
     last = tokens[len(tokens) - n + 1 :]

@@ -1,7 +1,7 @@
-"""Audits of translators: is the source read, all of it, and nothing of the target that is to be written?
+"""Audits of translators: is all of the source read, and nothing of the target that is to be predicted?
 
-What holds of a target token by token (no answer depends on a later token, nor on padding) the audits of all models see
-to, with one source for all rows. Here is what is about sources.
+The audits of all models check targets token by token (no output depends on a later token, or on padding), with one
+source for all rows. The audits here are about sources.
 """
 
 import math
@@ -24,18 +24,17 @@ from headway.nn.taps import named_taps, watch
 ROUNDING = 1e-5
 FIRST_ANSWERS = 4
 WORTH = 0.02
-"""Nats per token that the right source must save beside another's: less is none."""
+"""Nats per token that the right source must save compared with another's; less counts as nothing."""
 
 
 @audit("model", rests_on=("finite", "determinism"))
 def source_padding(probe: Probe) -> Outcome:
-    """Padding behind a source changes nothing, whatever it is filled with.
+    """Padding after a source changes no output, whatever it is filled with.
 
-    Sources of a training batch, cut such that each is of another length, are answered one at a time and without any
-    padding; and together, with six more slots than the longest takes, filled with one token and with random ones.
-    Answers may differ by rounding, a thousandth of their spread. A translator that fails translates a sentence
-    otherwise in another batch. Look for a mask that the encoder or cross attention does not get, or gets of another
-    row.
+    Sources of a training batch, cut to different lengths, are read one at a time without any padding; and together,
+    with six more slots than the longest needs, filled with one token and with random ones. Outputs may differ by
+    rounding, a thousandth of their standard deviation. A translator that fails translates a sentence differently in
+    another batch. Look for a mask that the encoder or cross-attention does not get, or gets from another row.
     """
     batch = of_unlike_lengths(probe.excerpt(rows=8, tokens=64), probe.model.source_vocabulary - 1)
     lengths = batch.source_mask[0].sum(1).tolist()
@@ -50,29 +49,30 @@ def source_padding(probe: Probe) -> Outcome:
     ]
     plain, some = torch.cat(alone, 1), batch.padding_mask
     room = batch.sources.new_zeros(*batch.sources.shape[:2], 6)
-    told, worst = torch.nn.functional.pad(batch.source_mask, (0, 6)), 0.0
+    real, worst = torch.nn.functional.pad(batch.source_mask, (0, 6)), 0.0
     for filling in (
         room,
         (torch.arange(6, device=room.device) * 7 % (probe.model.source_vocabulary - 1)).expand_as(room),
     ):
         sources = torch.cat((batch.sources, filling), 2)
-        sources = torch.where(told, sources, filling[..., :1])
-        found = probe.how.answer(probe.model, batch.inputs, some, sources, told)  # pyright: ignore
+        sources = torch.where(real, sources, filling[..., :1])
+        found = probe.how.answer(probe.model, batch.inputs, some, sources, real)  # pyright: ignore
         worst = max(worst, difference(found[some], plain[some], of=plain))
     if not worst <= TINY:
-        return failed(worst, f"padding behind sources moves the answers by {worst:.2g} of their spread")
-    return passed(worst, f"padding behind sources moves no answer (largest change {worst:.1g} of the spread)")
+        return failed(worst, f"padding after sources changes the outputs by {worst:.2g} standard deviations")
+    return passed(worst, f"padding after sources changes no output (largest change {worst:.1g} standard deviations)")
 
 
 @audit("model", rests_on=("determinism",))
 def source_reaches_all(probe: Probe) -> Outcome:
-    """Every token of the source can reach every answer, the first one and the last one too.
+    """Every token of the source can affect every output, including the first and the last.
 
-    One token of the source after another is exchanged, in a row of its own, and all answers must move, by more than the
-    millionth that rounding explains. (Of a stack of recurrences alone the first answers are asked: what is long ago
-    fades there until nothing is left of it.) Of a source as long as the context, up to 256, each token must move some
-    answer; where that would take long, the last one and some others are asked. What moves none is not read: look for a
-    source that is cut, a mask that is causal where nothing comes later, or an encoder whose output nobody looks at.
+    One source token after another is replaced, each in its own row, and all outputs must change by more than a
+    millionth, which rounding could explain. (For decoder-only stacks of recurrences only the first outputs are checked,
+    because old tokens fade from the state completely.) Of a source as long as the context, up to 256, each token must
+    change some output; where that would take long, the last one and some others are checked. A token that changes none
+    is not read: look for a source that is cut, a causal mask where nothing comes later, or an encoder whose output is
+    not used.
     """
     ids = probe.sentences[:, :1]
     if isinstance(probe.model, DecoderOnly) and all(math.isinf(one.remembers) for one in probe.recipe.model.mixers):
@@ -83,54 +83,54 @@ def source_reaches_all(probe: Probe) -> Outcome:
     least = moved.min().item()
     if not least > 1e-7:
         token, at = divmod(int(moved.argmin()), moved.shape[1])
-        sentence = f"token {token} of a source of {length} does not reach the answer at {at}: it moves by {least:.1g}"
+        sentence = f"token {token} of a source of {length} does not reach the output at {at}: it changes by {least:.1g}"
         return failed(least, sentence, "does not read its source")
     if (unread := _unread(probe, ids)) is not None:
-        sentence = f"token {unread} of a source of {probe.recipe.model.context - 1} moves no answer at all"
+        sentence = f"token {unread} of a source of {probe.recipe.model.context - 1} changes no output at all"
         return failed(0, sentence, "does not read its source")
-    return passed(least, f"every token of a source moves every answer, by {least:.1g} of their spread at least")
+    return passed(least, f"every token of a source changes every output, by {least:.1g} standard deviations at least")
 
 
 @audit("model", rests_on=("finite", "determinism"))
 def source_ahead(probe: Probe) -> Outcome:
-    """Tokens of the source see those that follow them where the recipe says so, and nowhere else.
+    """Source tokens see later source tokens where the recipe says so, and nowhere else.
 
-    One token of a source after another is exchanged, and what the layers that read make of the token before it is set
-    beside what they made of it before. In an encoder, and under a prefix mask, it must move; under a causal mask, and
-    in recurrences of one direction, it may not, by more than the millionth that rounding explains. A translator that
-    fails is another than its recipe says, and trains all the same: look at the mask with which sources are read.
+    One source token after another is replaced, and the hidden vectors of the token before it are compared with what
+    they were. In an encoder, and under a prefix mask, they must change; under a causal mask, and in recurrences of one
+    direction, they must not, by more than a millionth, which rounding could explain. A translator that fails is not
+    what its recipe says, but trains all the same: look at the mask with which sources are read.
     """
     stack, prefix, ahead = _reads(probe)
     sources, length = _exchanged(probe)
     with watch(probe.model, *(f"{prefix}layers.{n}.stream" for n in range(len(stack.layers)))) as seen:
         probe.model.read(sources)
-    first = sources.shape[2] - length - (1 if prefix else 0)  # where no encoder is, the source stands at the right end
+    first = sources.shape[2] - length - (1 if prefix else 0)  # without an encoder, the source is right-aligned
     moved = torch.stack([_moved(vectors) for vectors in seen.values()]).amax(0)  # in the layer that shows it most
     before = moved.diagonal(first - 1)[-(length - 1) :]  # the token before each that is exchanged
     least, most = before.min().item(), before.max().item()
     if ahead and not least > ROUNDING / 10:
         at = int(before.argmin())
-        return failed(least, f"token {at} of a source of {length} does not see the next one: it moves by {least:.1g}")
+        return failed(least, f"token {at} of a source of {length} does not see the next one: it changes by {least:.1g}")
     if not ahead and not most <= ROUNDING / 10:
         at = int(before.argmax())
-        return failed(most, f"token {at} of a source of {length} sees the next one: it moves by {most:.1g}")
+        return failed(most, f"token {at} of a source of {length} sees the next one: it changes by {most:.1g}")
     see = "see" if ahead else "do not see"
-    return passed(least if ahead else most, f"tokens of a source {see} those that follow them")
+    return passed(least if ahead else most, f"tokens of a source {see} later ones, as the recipe says")
 
 
 @audit("model", rests_on=("finite",))
 def cross_attention_rows(probe: Probe) -> Outcome:
-    """Each row of cross attention, and of the encoder's, sums to 1 over the source, and is 0 on its padding.
+    """Each row of cross-attention, and of the encoder's attention, sums to 1 over the source, and is 0 on its padding.
 
-    The weights are watched while a training batch is answered, whose sources are cut to many lengths. Sums may be off
-    by rounding, 1e-5; a weight on padding must be exactly 0. When it fails, what is read depends on the batch a
-    sentence stands in.
+    The weights are recorded for a training batch whose sources are cut to many lengths. Sums may be off by 1e-5
+    (rounding); a weight on padding must be exactly 0. If it fails, what is read depends on which batch a sentence is
+    in.
     """
     apart = [
         part for module in probe.how.apart(probe.model) for part in module.modules() if isinstance(part, Attention)
     ]
     if not apart:
-        raise DoesNotApply("there is no encoder, and no attention from one sequence to another")
+        raise DoesNotApply("there is no encoder and no cross-attention")
     batch = of_unlike_lengths(probe.excerpt(rows=8, tokens=64), probe.model.source_vocabulary - 1)
     names = {tap: name for name, tap in named_taps(probe.model).items()}
     worst = 0.0
@@ -146,19 +146,19 @@ def cross_attention_rows(probe: Probe) -> Outcome:
         )
         off = ((weights.sum(-1) - 1).abs() * asking[:, :, None]).max().item()
         if not off <= ROUNDING:
-            return failed(off, f"rows of {name} sum to 1 only within {off:.2g}")
+            return failed(off, f"rows of {name} do not sum to 1: off by {off:.2g}")
         worst = max(worst, off)
     return passed(worst, f"attention to the source sums to 1 over its tokens, within {worst:.1g}, and is 0 on padding")
 
 
 @audit("model", rests_on=("determinism", "loss"), asked="of each alone")
 def source_matters(probe: Probe) -> Outcome:
-    """Targets are likelier behind their own source than behind another's.
+    """Targets are likelier given their own source than given another's.
 
-    Sources of a training batch are exchanged between its rows, and the loss must rise: by a fiftieth of a nat per token
-    at least, else what is written has little to do with what is read, and the translator is a language model of its
-    targets. (A trained one loses one to five nats.) Fails below zero; warns below a fiftieth. A model that was not
-    trained yet is not asked.
+    The sources of a training batch are swapped between its rows, and the loss must rise by at least 0.02 nats per
+    token. Otherwise the output has little to do with the source, and the translator is a language model of its targets.
+    (For a trained one the loss rises by one to five nats.) Fails below zero; warns below 0.02. Does not apply to an
+    untrained model.
     """
     if not probe.trained:
         raise DoesNotApply("these weights have not been trained on pairs")
@@ -170,15 +170,15 @@ def source_matters(probe: Probe) -> Outcome:
     own = _nats(probe, batch, batch.sources, batch.source_mask)
     other = _nats(probe, batch, batch.sources.roll(1, 1), batch.source_mask.roll(1, 1))
     worth = other - own
-    says = f"behind another's source a target token takes {other:.3f} nats, behind its own {own:.3f}"
+    says = f"with another row's source the loss is {other:.3f} nats per target token, with its own {own:.3f}"
     if not worth > 0:
         return failed(worth, f"the source is ignored: {says}", "ignores the source")
     return (passed if worth >= WORTH else warned)(worth, says)
 
 
 def of_unlike_lengths(batch: Any, end: int) -> Any:
-    """The same rows with sources of many lengths, where those of a batch may all have the same: the first is cut to an
-    equal share of itself, the second to two …"""
+    """The same rows with sources of different lengths, in case those of the batch are all equal: of n rows the first
+    keeps 1/n of its source, the second 2/n …"""
     rows, slots = batch.sources.shape[1], torch.arange(batch.sources.shape[2], device=batch.sources.device)
     share = torch.arange(1, rows + 1, device=slots.device) / rows
     words = ((batch.source_mask.sum(2) - 1) * share).ceil().long()[..., None]  # [R, B, 1], without END
@@ -187,21 +187,21 @@ def of_unlike_lengths(batch: Any, end: int) -> Any:
 
 
 def _moved(found: Float[Tensor, "1 rows T D"]) -> Float[Tensor, "n T"]:
-    """By how much of their spread vectors of each row differ from those of the last."""
+    """How far the vectors of each row are from those of the last, in standard deviations."""
     return (found[:, :-1] - found[:, -1:]).abs().amax(-1)[0] / found.std().clamp(min=1e-12)
 
 
 def _exchanged(probe: Probe) -> tuple[Tensor, int]:
-    """Rows of one source, in each of which another token is exchanged, in the last none; and its length without END."""
+    """Copies of one source, each with another token replaced and the last unchanged; and its length without END."""
     length = min(12, probe.recipe.model.context) - 1
     return _with_others(probe, length, range(length)), length
 
 
 def _with_others(probe: Probe, length: int, places: Sequence[int]) -> Tensor:
-    """A source of this length as often as there are places, at one of which each has another token; and as it is."""
+    """Copies of a source of this length, each with the token at one of the places replaced; then the source itself."""
     vocabulary, device = probe.model.source_vocabulary, probe.sentences.device
     if vocabulary < 3:
-        raise DoesNotApply("there is only one kind of token, and nothing to exchange it for")
+        raise DoesNotApply("the vocabulary has only one token, so there is nothing to exchange it for")
     source = torch.arange(length, device=device) * 5 % (vocabulary - 1)
     rows = torch.cat((source, source.new_full((1,), vocabulary - 1))).expand(1, len(places) + 1, -1).clone()
     for row, place in enumerate(places):
@@ -210,10 +210,11 @@ def _with_others(probe: Probe, length: int, places: Sequence[int]) -> Tensor:
 
 
 def _unread(probe: Probe, ids: Tensor) -> int | None:
-    """A token of a source as long as can be, which no answer depends on; None = there is none, or none can be told."""
+    """The place of a token that no output depends on, in a source of maximum length; None if there is none, or if the
+    model may forget."""
     length = min(LONGEST, probe.recipe.model.context) - 1
     goes_by = isinstance(probe.model, DecoderOnly) and (probe.reach or any(one.knows_order for one in probe.mixers))
-    if length < 12 or goes_by:  # what one stack read long ago is out of its window, or forgotten
+    if length < 12 or goes_by:  # a decoder-only stack may have early tokens out of its window, or forgotten
         return None
     places = probe.some_places(length, probe.affordable(length + ids.shape[2]))
     rows = _with_others(probe, length, places)
@@ -223,18 +224,18 @@ def _unread(probe: Probe, ids: Tensor) -> int | None:
 
 
 def _reads(probe: Probe) -> tuple[Backbone, str, bool]:
-    """The stack that reads sources, what the names of its taps begin with, and whether it is to look ahead."""
+    """The stack that reads sources, the prefix of its taps' names, and whether it should look ahead."""
     model, spec = probe.model, probe.recipe.model
     if isinstance(model, EncoderDecoder):
         stack, prefix, mixers, allowed = model.encoder, "encoder.", spec.encoder.mixers, True
     elif isinstance(model, DecoderOnly):
         stack, prefix, mixers, allowed = model, "", spec.mixers, spec.mask == "prefix"
     else:
-        raise DoesNotApply("nothing is known of how this translator reads its source")
+        raise DoesNotApply("how this translator reads its source is not known")
     if spec.context < 3:
-        raise DoesNotApply("sources have one token, which no other follows")
+        raise DoesNotApply("sources have only one token, so none is later")
     if not allowed and any(one.why_not_causal for one in mixers):
-        raise DoesNotApply("some of its layers see the future behind any mask")
+        raise DoesNotApply("some of its layers see later tokens under any mask")
     return stack, prefix, allowed and any(one.looks_ahead and getattr(one, "window", None) != 1 for one in mixers)
 
 

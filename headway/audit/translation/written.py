@@ -1,7 +1,7 @@
-"""Audits of what a translator writes: is it a translation at all, and does it depend on nothing but its source?
+"""Audits of what a translator writes: is it a translation, and does it depend on nothing but its source?
 
-Some sources of the split that the score is judged by are translated, as they are for the score; what is looked at is
-what people see first in a bad translator: it copies, it stops too early or never, it says one thing again and again.
+Some sources of the split that the score is judged by are decoded as for the score. The audits look for the typical
+faults of bad translators: copying, stopping too early or never, and repetition.
 """
 
 import math
@@ -19,26 +19,26 @@ from headway.data.pairs.dataset import ids_of
 from headway.scoring.translation import Translated, decoded, translated
 
 ROWS = 64
-ALONE = 6
-DOUBTS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05)
-"""What scores are multiplied by, the first that is small enough."""
+SOURCES_ALONE = 6
+LOGIT_FACTORS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05)
+"""Factors on the logits; the first that makes the model uncertain enough is used."""
 FAVOURS_LONG = 16.0
-"""A length penalty with which what goes on is better than what ends, however unlikely it becomes."""
-TIMES = 4
-"""As often must something be said on end to be a loop."""
+"""A length penalty with which longer hypotheses always win, however unlikely."""
+LOOP_REPEATS = 4
+"""Minimum number of consecutive repetitions of a loop."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """Some translations, and how they came about."""
+    """Some translations, with the model and settings that made them."""
 
     model: Any
     pairs: Any
     """As the scorer has them."""
     tokenizer: Any
-    """Of targets."""
+    """The tokenizer of targets."""
     decoding: Any
-    """Its spec."""
+    """The recipe's decoding."""
 
     @classmethod
     def of(cls, scored: Any, split: str) -> "Written":
@@ -56,13 +56,15 @@ class Written:
 def copied_sources(written: Written) -> Outcome:
     """Translations are not copies of their sources.
 
-    The share of translations that are their source, but for white space, is set beside the share of references that
-    are. A tenth more is a warning, a half more a failure: the translator has learnt that copying costs little, as it
-    does where train holds many untranslated rows (data.filters.untranslated).
+    The share of translations that equal their source, ignoring white space, is compared with the same share of
+    references. 10 points more is a warning, 50 points more a failure: the translator has learnt that copying costs
+    little, as it does if train has many untranslated rows (data.filters.untranslated).
     """
     shares = [_share_equal(written.found.sources, texts) for texts in (written.found.texts, written.found.references)]
     excess = shares[0] - shares[1]
-    says = f"{shares[0]:.0%} of {len(written.found.texts)} translations are their source, {shares[1]:.0%} of references"
+    says = (
+        f"{shares[0]:.0%} of {len(written.found.texts)} translations equal their source, {shares[1]:.0%} of references"
+    )
     return (failed if excess > 0.5 else warned if excess > 0.1 else passed)(excess, says)
 
 
@@ -70,9 +72,9 @@ def copied_sources(written: Written) -> Outcome:
 def length_ratio(written: Written) -> Outcome:
     """Translations are about as long as references.
 
-    The tokens of all translations are divided by those of all references. BLEU punishes what is too short, and rewards
-    nothing for length: outside of 0.8 to 1.25 is a warning, outside of 0.5 to 2 a failure. What is too short comes from
-    a beam without a length penalty, what is too long from translations that do not end.
+    The number of tokens of all translations is divided by that of all references. BLEU penalises short output and
+    rewards nothing for length: outside of 0.8 to 1.25 is a warning, outside of 0.5 to 2 a failure. Short output comes
+    from a beam without a length penalty, long output from translations that do not end.
     """
     ours = sum(len(one.tokens) for one in written.found.best)
     theirs = int((written.pairs.target.lengths - 1).sum())
@@ -86,16 +88,16 @@ def length_ratio(written: Written) -> Outcome:
 
 @audit("scores")
 def repetition_loops(written: Written) -> Outcome:
-    """Translations do not say one thing again and again, and end by themselves.
+    """Translations do not repeat themselves, and end with END.
 
-    A run of one to four tokens that stands four times on end is a loop, unless the reference has one, too; so is a
-    translation that its length limit has ended. Above 2 % of the translations it is a warning, above 20 % a failure.
-    A translator that loops has lost the source: train it for longer, or search with a beam and no_repeat.
+    An n-gram of one to four tokens that is repeated four times in a row is a loop, unless the reference has one, too;
+    so is a translation that reached the length limit. Above 2 % of the translations it is a warning, above 20 % a
+    failure. A translator that loops has lost the source: train it longer, or decode with a beam and no_repeat.
     """
     found = written.found
     references = ids_of(written.pairs.target)
     loops = [
-        one.cut or (_loops(one.tokens) and not _loops(right.tolist()))
+        one.cut or (_has_loop(one.tokens) and not _has_loop(right.tolist()))
         for one, right in zip(found.best, references, strict=True)
     ]
     share = sum(loops) / len(loops)
@@ -108,17 +110,17 @@ def repetition_loops(written: Written) -> Outcome:
 
 @audit("scores")
 def decoded_alone(written: Written) -> Outcome:
-    """A source gets the translation that it gets alone, with a cache or without.
+    """A source gets the same translation alone as in a batch, with or without a KV cache.
 
-    Six sources are translated once more, one at a time and with everything computed anew for every token, and what is
-    written must be as likely as before, within a thousandth. (Sums of another shape round differently, so a tie may
-    fall the other way: the words may differ then.) When it fails, scores depend on the size of a batch: look for
-    padding that is read, and for a cache that is mixed up when rows leave the batch or beams change places.
+    Six sources are decoded once more, one at a time and with everything recomputed for every token, and each
+    translation must be as likely as before, within a thousandth. (Sums of another shape round differently, so ties may
+    be broken differently, and the words may differ then.) If it fails, scores depend on the batch size: look for
+    padding that is read, and for a cache that is mixed up when rows leave the batch or hypotheses are reordered.
     """
-    rows = np.arange(min(ALONE, len(written.pairs)))
+    rows = np.arange(min(SOURCES_ALONE, len(written.pairs)))
     some = written.pairs.only(rows)
     if written.decoding.kind == "sampled":
-        raise DoesNotApply("translations are drawn: which they are depends on which rows they are")
+        raise DoesNotApply("translations are sampled, and depend on their rows' indices")
     alone = decoded(written.model, ids_of(some.source), some.target.end, written.decoding, cached=False, at_once=1)[0]
     worst = 0.0
     for k, (mine,) in enumerate([best[:1] for best in alone]):
@@ -126,48 +128,52 @@ def decoded_alone(written: Written) -> Outcome:
         off = abs(mine.nats - ours.nats) / max(mine.nats, 0.1)
         if not off <= 1e-3:
             one, other = (f"“{written.tokenizer.decode(h.tokens)[:50]}” ({h.nats:.4g} nats)" for h in (mine, ours))
-            return failed(off, f"alone {one}, among others {other} is written for the same source")
+            return failed(off, f"for the same source, decoding alone gives {one}, decoding in a batch {other}")
         worst = max(worst, off)
-    return passed(worst, f"{len(rows)} sources get the same translations alone and anew as among others from a cache")
+    return passed(
+        worst, f"{len(rows)} sources get the same translations alone, without a cache, as in a batch with one"
+    )
 
 
 @audit("scores")
 def searched(written: Written) -> Outcome:
-    """What is written is what its search is to find, also where the model is in doubt.
+    """Decoding finds what its search should find, also when the model is uncertain.
 
-    A model that is sure of its words hides what is wrong with a search: whatever is kept, the same is written. So all
-    scores of tokens are made smaller, until the likeliest has no more than half of the chance, and six sources are
-    translated as the recipe says, together and from a cache, though no longer than a quarter of the source and eight
-    tokens; where no run may come twice, once more, with room for some and long ones favoured. By a plain search, one
-    source at a time and with all of it computed again for every token, the three best must have the same scores, within
-    a thousandth (or the best, where no more are kept). Where tokens are drawn, those of 64 sources must be among the
-    ones that top-k and top-p leave, and be as surprising, on the whole, as the temperature makes them, within five
-    standard errors. When it fails, look for a length penalty that is not used, or of another length, for an END that is
-    counted twice or not at all, for runs that may come twice, for beginnings that change places in one part of the
-    cache and not in another, and for a temperature that is turned round.
+    A confident model hides errors of a search: whichever hypotheses are kept, the output is the same. So all logits are
+    scaled down until the likeliest token has a probability of at most one half, and six sources are decoded as the
+    recipe says, in a batch with a KV cache, but with at most a quarter of the source's length plus eight tokens; with
+    no_repeat, once more with a higher limit and a length penalty that favours long output. A plain search, one source
+    at a time with everything recomputed for every token, must give the three best hypotheses the same scores, within a
+    thousandth (or the best one, if no more are kept). If tokens are sampled, those for 64 sources must be among the
+    ones that top-k and top-p keep, and as surprising on average as the temperature makes them, within five standard
+    errors. If it fails, look for a length penalty that is not used, or uses another length, for an END that is counted
+    twice or not at all, for repeated n-grams, for hypotheses that are reordered in one part of the cache and not in
+    another, and for an inverted temperature.
     """
     how, most = written.decoding, None if written.model.spec.limit is None else written.model.spec.context - 1
     if how.kind not in ("greedy", "beam", "sampled"):
-        raise DoesNotApply("nothing is known of how this decodes")
-    asked = _Doubted(written.model, written.pairs.target.end, how, most)
+        raise DoesNotApply("this way of decoding has no second implementation")
+    asked = _LessConfident(written.model, written.pairs.target.end, how, most)
     sources = [ids for ids in ids_of(written.pairs.source) if len(ids)]
     if not sources:
         raise DoesNotApply("all sources are empty")
-    with searching.in_doubt(written.model, asked.doubt(sources)):
-        return asked.drawn(sources) if how.kind == "sampled" and how.temperature else asked.found(sources[:ALONE])
+    with searching.scaled_logits(written.model, asked.logit_factor(sources)):
+        return (
+            asked.drawn(sources) if how.kind == "sampled" and how.temperature else asked.found(sources[:SOURCES_ALONE])
+        )
 
 
 @dataclass(frozen=True)
-class _Doubted:
-    """A translator in doubt."""
+class _LessConfident:
+    """A translator whose logits are scaled down so that it is uncertain."""
 
     model: Any
     end: int
-    """Of targets."""
+    """END of targets."""
     how: Any
     """The recipe's decoding."""
     most: int | None
-    """Tokens that a target can have; None = any number."""
+    """Maximum number of tokens of a target; None = any number."""
 
     def found(self, sources: Sequence[np.ndarray]) -> Outcome:
         worst, compared = 0.0, 0
@@ -179,21 +185,26 @@ class _Doubted:
                     continue
                 compared += 1
                 if len(found) != len(right):
-                    return failed(None, f"{len(right)} translations of a source are to be found, and {len(found)} are")
+                    return failed(
+                        None, f"decoding should give {len(right)} translations of a source, and gives {len(found)}"
+                    )
                 for rank, (one, other) in enumerate(zip(found, right, strict=True), 1):
                     off = other.off(one.nats, one.score)
                     if not off <= 1e-3:
-                        both = f"{one.nats:.5g} nats and the score {one.score:.5g}, where a plain search finds"
-                        return failed(off, f"in doubt, number {rank} has {both} {other.nats:.5g} and {other.score:.5g}")
+                        both = f"{one.nats:.5g} nats and the score {one.score:.5g}; a plain search finds"
+                        return failed(
+                            off,
+                            f"with smaller logits, hypothesis {rank} has {both} {other.nats:.5g} and {other.score:.5g}",
+                        )
                     worst = max(worst, off)
         if not compared:
-            raise DoesNotApply("which beginnings are kept is too close to call, for every source")
-        return passed(worst, f"in doubt, what is written is what a plain search finds ({compared} searches)")
+            raise DoesNotApply("which hypotheses are kept is too close to call for every source")
+        return passed(worst, f"with smaller logits, decoding finds what a plain search finds ({compared} searches)")
 
     @property
     def _ways(self) -> Iterator[Any]:
-        """As the recipe decodes, but for the length; and where no run may come twice, once more such that long ones
-        are favoured, in which it might."""
+        """As the recipe decodes, but shorter; and with no_repeat, once more with long output favoured, in which
+        repetitions are likelier."""
         how = self.how.model_copy(update={"per_source": 0.25, "extra": 8})
         if how.kind == "beam":
             size = min(how.size, 8)
@@ -207,8 +218,8 @@ class _Doubted:
         for source, (best, *_) in zip(sources, decoded(self.model, sources, self.end, how)[0], strict=True):
             ids = [*best.tokens, *([] if best.cut else [self.end])]
             begun = torch.tensor([[self.end, *best.tokens]])
-            said = searching.chances(self._answer, [self._whole(source)], begun)[0, : len(ids)]
-            by = searching.drawn_by(said, how, self.model.never_written)
+            said = searching.log_probabilities(self._answer, [self._whole(source)], begun)[0, : len(ids)]
+            by = searching.sampling_log_probabilities(said, how, self.model.never_written)
             surprise, weights = -by, by.exp()
             of_each = surprise.gather(1, torch.tensor(ids)[:, None])[:, 0]
             there, surprise = of_each.isfinite(), surprise.masked_fill(weights == 0, 0)
@@ -216,33 +227,38 @@ class _Doubted:
             excess += float((of_each - mean)[there].sum())
             variance += float((weights * (surprise - mean[:, None]).square()).sum(1)[there].sum())
             outside, tokens = outside + int((~there).sum()), tokens + len(ids)
-        if outside > tokens / 100:  # at the borders of top-k and top-p rounding has a say
+        if outside > tokens / 100:  # at the borders of top-k and top-p rounding may decide
             return failed(
-                outside / tokens, f"{outside} of {tokens} tokens are drawn though {how.label} leaves them out"
+                outside / tokens, f"{outside} of {tokens} tokens are sampled although {how.label} excludes them"
             )
         off = excess / math.sqrt(variance) if variance else 0.0
         more = f"{excess / max(tokens, 1):+.2g} nats more surprising than they should be"
-        says = f"{tokens} tokens that were drawn are {more}"
+        says = f"{tokens} sampled tokens are {more}"
         return (passed if abs(off) <= 5 else failed)(off, f"{says}: {off:+.1f} standard errors ({how.label})")
 
-    def doubt(self, sources: Sequence[np.ndarray]) -> float:
-        """What scores must be multiplied by, so that the likeliest token has half of the chance on average."""
-        said = torch.cat([searching.chances(self._answer, [self._whole(ids)], self._begun) for ids in sources[:ALONE]])
-        return next((by for by in DOUBTS if (by * said).softmax(-1).amax(-1).mean() <= 0.5), DOUBTS[-1])
+    def logit_factor(self, sources: Sequence[np.ndarray]) -> float:
+        """The factor on the logits that gives the likeliest first token a probability of one half on average."""
+        said = torch.cat(
+            [
+                searching.log_probabilities(self._answer, [self._whole(ids)], self._begun)
+                for ids in sources[:SOURCES_ALONE]
+            ]
+        )
+        return next((by for by in LOGIT_FACTORS if (by * said).softmax(-1).amax(-1).mean() <= 0.5), LOGIT_FACTORS[-1])
 
     @property
     def _begun(self) -> torch.Tensor:
         return torch.tensor([[self.end]])
 
-    def _plainly(self, source: list[int], how: Any) -> list[searching.WholeText] | None:
+    def _plainly(self, source: list[int], how: Any) -> list[searching.PlainHypothesis] | None:
         following = searching.after(self._answer, source, self.end)
         most, never = searching.limit(how, source, self.most), self.model.never_written
-        if how.kind == "beam" and not searching.takes_the_likeliest(how):
-            return searching.best_ended(following, how, self.end, most, never)
-        return searching.likeliest(following, self.end, most, never)
+        if how.kind == "beam" and not searching.is_greedy(how):
+            return searching.beam_search(following, how, self.end, most, never)
+        return searching.greedy(following, self.end, most, never)
 
     def _whole(self, ids: np.ndarray) -> list[int]:
-        """A source as it is read: cut, and with its END."""
+        """A source as the model reads it: cut, and with END."""
         return [*ids[: self.model.spec.context - 1].tolist(), self.model.source_vocabulary - 1]
 
     def _answer(self, ids: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
@@ -256,13 +272,13 @@ def _share_equal(ones: Sequence[str], others: Sequence[str]) -> float:
     )
 
 
-def _loops(tokens: Sequence[int]) -> bool:
-    """Whether a run of one to four tokens stands four times on end."""
+def _has_loop(tokens: Sequence[int]) -> bool:
+    """Whether an n-gram of one to four tokens is repeated four times in a row."""
     tokens = list(tokens)
     for n in range(1, 5):
-        for first in range(len(tokens) - TIMES * n + 1):
+        for first in range(len(tokens) - LOOP_REPEATS * n + 1):
             run = tokens[first : first + n]
-            if tokens[first : first + TIMES * n] == run * TIMES:
+            if tokens[first : first + LOOP_REPEATS * n] == run * LOOP_REPEATS:
                 return True
     return False
 

@@ -1,6 +1,6 @@
 # quick:  1 CPU core 9 seconds
 # full:   1 CPU core 55 seconds
-"""Queries by hand: least squares on the wanted scores, times 100."""
+"""Queries by hand: least squares on the desired scores, times 100."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,15 +30,16 @@ from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure
 
 WITHIN = 1e-6
-"""Of all attention, what may be in the wrong place."""
+"""The attention mass that may be in the wrong place."""
 
 Recipe = Callable[[Keys, Weights], Vector]
-"""From keys and wanted weights to a query."""
+"""From keys and desired weights to a query."""
 Draw = Callable[[np.random.Generator], Keys]
 
 
 def least_squares(keys: Keys, wanted: Weights, factor: float = 100.0) -> Vector:
-    """The report's answer: scores of 1 where attention is wanted and 0 elsewhere, as nearly as can be, times 100."""
+    """The report's answer: the least-squares fit to scores of 1 where attention is wanted and 0 elsewhere, times
+    100."""
     return factor * np.linalg.lstsq(keys, (wanted > 0).astype(float), rcond=None)[0]
 
 
@@ -73,11 +74,11 @@ OTHERS = {
     "16, width 4": gaussian(16, 4),
     "64, width 16": gaussian(64, 16),
 }
-"""More keys than dimensions, or more than the dimensions that they span."""
+"""Linearly dependent keys: more keys than dimensions, or than their rank."""
 
 
 class Count:
-    """Of the instances of one kind: how many each answer reaches, and how many nobody can."""
+    """For the instances of one kind: how many each answer solves, and how many are proved impossible."""
 
     def __init__(self, goal: str, kind: str, draw: Draw, instances: int, recipe: Recipe):
         self.of, self.instances = f"{goal} of {kind}", instances
@@ -109,9 +110,9 @@ class Count:
 
 
 def refutes(keys: Keys, wanted: Weights, μ: Weights) -> bool:
-    """Whether a mixture μ of keys proves that no query comes near: it has the same mean key, and is so much more even.
+    """Whether a mixture μ of keys proves that no query comes within ε: same mean key, sufficiently higher entropy.
 
-    Within ε of w the divergence KL(w ‖ p) is at most −log(1 − ε/min w), and for every query it is H(μ) − H(w) or more.
+    Within ε of w the divergence KL(w ‖ p) is at most −log(1 − ε/min w), and for every query it is at least H(μ) − H(w).
     """
     size = np.abs(keys).max()
     same_mean = μ.min() >= 0 and abs(μ.sum() - 1) < 1e-12 and np.abs((μ - wanted) @ keys).max() < 1e-9 * size
@@ -123,7 +124,7 @@ def refuted(answer: QueryAnswer) -> bool:
 
 
 def counted(kinds: Mapping[str, Draw], instances: int, recipe: Recipe) -> list[Count]:
-    """Both goals, for keys of every kind."""
+    """Count both goals for keys of every kind."""
     return [Count(goal, kind, draw, instances, recipe) for goal in GOALS for kind, draw in kinds.items()]
 
 
@@ -135,8 +136,8 @@ def where_independent(instances: int, recipe: Recipe = least_squares) -> Ruling:
     reached, total = sum(one.reported for one in counts), sum(one.instances for one in counts)
     return Ruling(
         status="holds" if reached == total else "does not hold",
-        why=f"it reaches {reached:,} of {total:,}: independent keys can be given any scores at all, and 100 for the "
-        "wanted ones with 0 for the others leaves e^−100 to those",
+        why=f"it solves {reached:,} of {total:,}: with independent keys any scores can be produced, and 100 for the "
+        "wanted keys with 0 for the others leaves those e^−100",
         reached=[one.row for one in counts],
     )
 
@@ -149,19 +150,19 @@ def for_any_keys(instances: int, recipe: Recipe = least_squares) -> Ruling:
     given = softmax(keys @ theirs)
     return Ruling(
         status="holds" if reported >= possible else "does not hold",
-        why=f"of {possible:,} instances with dependent keys for which there is a query, it finds one for {reported:,}. "
-        "Softmax does not see a constant that is added to all scores, but least squares does: of the keys (1, 0), "
-        f"(3, 1) and (3, −1) it is to select the first, and gives it {number(given[0])} of the attention",
+        why=f"of {possible:,} instances with dependent keys that have a solution, it finds one for {reported:,}. "
+        "Softmax ignores a constant added to all scores, but least squares does not: to select the first of the keys "
+        f"(1, 0), (3, 1) and (3, −1), it gives that key {number(given[0])} of the attention",
         reached=[one.row for one in counts],
         derivation=[
-            "Keys (1, 0), (3, 1), (3, −1); the first is to be selected.",
-            f"As reported: the scores nearest to (1, 0, 0) that a query gives, times 100, are {vector(keys @ theirs)}: "
-            f"the first is the lowest, and softmax gives {vector(given)}.",
+            "Keys (1, 0), (3, 1), (3, −1); the first one should be selected.",
+            "As reported: the scores nearest to (1, 0, 0) that a query can give, times 100, are "
+            f"{vector(keys @ theirs)}: the first is the lowest, and softmax gives {vector(given)}.",
             *answer.derivation,
         ],
         figures=[
             picture(
-                lambda path: draw_query(answer, path), "A key that least squares misses; the query that selects it."
+                lambda path: draw_query(answer, path), "A key that least squares misses, and the query that selects it."
             )
         ],
     )
@@ -180,7 +181,7 @@ def three_is_enough(instances: int, factor: float = 3.0) -> Ruling:
         worst = max(worst, left)
     return Ruling(
         status="holds" if worst <= 0.01 else "does not hold",
-        why=f"with {factor:g} for the wanted key's score and 0 for the n − 1 others, those keep "
+        why=f"with a score of {factor:g} for the wanted key and 0 for the n − 1 others, these keep "
         f"(n − 1)/(n − 1 + e^{factor:g}) of the attention: {100 * worst:.0f} % for 8 keys. To leave them 1e-6, the "
         "factor must be log((n − 1)/1e-6), which is 13.8 to 15.8 here; 100 is more than independent keys need",
         reached=rows,
@@ -189,7 +190,7 @@ def three_is_enough(instances: int, factor: float = 3.0) -> Ruling:
 
 def makes_the_identity(instances: int, recipe: Recipe = least_squares) -> Ruling:
     rows, as_good = [], True
-    some = min(instances, max(40, instances // 8))  # each instance is as many queries as it has keys
+    some = min(instances, max(40, instances // 8))  # each instance needs one query per key
     for kind, draw in {**INDEPENDENT, "8, width 4": OTHERS["8, width 4"]}.items():
         rng, theirs, ours, nobody = drawn_by("B1", "identity", kind), 0, 0, 0
         for _ in range(some):
@@ -208,9 +209,9 @@ def makes_the_identity(instances: int, recipe: Recipe = least_squares) -> Ruling
     rows.append(Reach("wrong in a row", "8 on a circle", 1, f"{theirs:.2g}", number(ours), "0 in the limit"))
     return Ruling(
         status="holds" if as_good and theirs <= WITHIN else "does not hold",
-        why="for independent keys it does; not for more keys than dimensions. Of 8 keys on a circle each can be "
-        f"selected, and least squares finds the right directions, but 100 is too short: {theirs:.2g} of each row is in "
-        "the wrong place",
+        why="it does for independent keys, but not for more keys than dimensions. Each of 8 keys on a circle can be "
+        f"selected, and least squares finds the right directions, but a factor of 100 is too small: {theirs:.2g} of "
+        "each row is in the wrong place",
         reached=rows,
     )
 
@@ -229,13 +230,13 @@ def zeros_average(instances: int, recipe: Recipe = zeros) -> Ruling:
         worst = max(worst, error(keys, recipe(keys, wanted), wanted))
     return Ruling(
         status="holds" if worst < 1e-12 else "does not hold",
-        why=f"all scores are 0, whatever the keys, and softmax gives each 1/n: the largest error in "
-        f"{instances:,} instances is {worst:.1g}, with 1 to 64 keys of all sizes, repeated ones among them",
+        why=f"all scores are 0 for any keys, and softmax gives each 1/n: the largest error in "
+        f"{instances:,} instances is {worst:.1g}, with 1 to 64 keys of all sizes, including repeated ones",
         reached=[Reach("wrong at most", "average 1 to 64", instances, f"{worst:.1g}", f"{worst:.1g}", "0")],
     )
 
 
-# --- what one asks next ----------------------------------------------------------------------------------------------
+# --- follow-up questions ---------------------------------------------------------------------------------------------
 
 
 def how_long(instances: int) -> ExerciseFinding:
@@ -247,11 +248,11 @@ def how_long(instances: int) -> ExerciseFinding:
         lengths.append((float(np.linalg.norm(least_squares(keys, wanted))), answer.norm, least))
     theirs, ours, least = np.median(lengths, axis=0)
     return ExerciseFinding(
-        why="a key can be selected if and only if it is not a mixture of the others. No query shorter than "
-        "log((1 − ε)/ε)/margin does it, where the margin is how far a direction of length 1 can hold the key above "
-        f"the others: for one of 4 Gaussian keys of width 8 that is {least:.1f} (median), Headway's queries have "
-        f"{ours:.1f}, and the report's {theirs:.1f}. Shorter keys need longer queries, and least squares sees to that; "
-        "the factor is the same for keys of any size",
+        why="a key can be selected if and only if it is not a mixture (convex combination) of the others. The query "
+        "must be at least log((1 − ε)/ε)/margin long, where the margin is the largest lead in score that the key gets "
+        f"over the others from a unit vector. For one of 4 Gaussian keys of width 8 that is {least:.1f} (median); "
+        f"Headway's queries have {ours:.1f}, the report's {theirs:.1f}. Shorter keys need longer queries; least "
+        "squares takes care of that, so the factor is the same for keys of any size",
         reached=[
             Reach(
                 "length of q (median)", "1 of 4, width 8", instances, f"{theirs:.1f}", f"{ours:.1f}", f"≥ {least:.1f}"
@@ -274,9 +275,9 @@ def by_number(instances: int) -> Figure:
         curves.append(Curve(name, at, [100 * k / instances for k in hits], low, high))
     without, undecided = sum(c.refuted for c in counts), sum(c.undecided for c in counts)
     caption = (
-        "How often one of n Gaussian keys of width 4 can be selected, and how often least squares, times 100, does it: "
-        f"{instances:,} instances each, with 95 % intervals. Of those without a query, {without:,} are refuted by a "
-        f"certificate and {undecided} are undecided."
+        "How often one of n Gaussian keys of width 4 can be selected, and how often least squares times 100 does it: "
+        f"{instances:,} instances each, with 95 % intervals. Of those without a query, {without:,} are proved "
+        f"impossible by a certificate and {undecided} are undecided."
     )
     return Figure(line_chart(curves, "keys", "% of instances", caption, categories=True), caption)
 
@@ -284,20 +285,21 @@ def by_number(instances: int) -> Figure:
 EXERCISE = Exercise(
     title="Does least squares find the query that selects a key?",
     about="Given keys, find a query whose softmax attention selects one key, or averages the first two, or all; and a "
-    "query matrix that is the identity. Scores are plain products q·k. An answer reaches what is wanted if at most "
-    "1e-6 of all attention is in the wrong place. Whether any query can, Headway's solver decides: it gives the query, "
-    "or a mixture of keys that forbids it, and both are checked here again by the plain formulas.",
-    answered="Write down the wanted scores (1 where attention is wanted, 0 elsewhere), solve for q by least squares, "
+    "query matrix whose attention is the identity. Scores are plain products q·k. An answer counts as correct if at "
+    "most 1e-6 of all attention is in the wrong place. Headway's solver decides whether any query exists: it returns "
+    "the query, or a mixture of keys that proves it impossible, and both are checked again here by the plain "
+    "formulas.",
+    answered="Write down the desired scores (1 where attention is wanted, 0 elsewhere), solve for q by least squares, "
     "and multiply by 100, or by 3. For the average of all keys: q = 0.",
     reported=Reported(
-        conclusion="least squares on the wanted scores, times 100 or 3, gives the query; zeros give the mean"
+        conclusion="least squares on the desired scores, times 100 or 3, gives the query; zeros give the mean"
     ),
     claims=(
         ExerciseClaim(
-            "where keys are linearly independent, least squares times 100 selects one, or averages two",
+            "for linearly independent keys, least squares times 100 selects one, or averages two",
             where_independent,
         ),
-        ExerciseClaim("it does so for all keys for which there is such a query", for_any_keys),
+        ExerciseClaim("it does so for all keys for which such a query exists", for_any_keys),
         ExerciseClaim("a factor of 3 is enough", three_is_enough),
         ExerciseClaim("row by row, it gives a query matrix whose attention is the identity", makes_the_identity),
         ExerciseClaim("the query 0 averages all keys", zeros_average),

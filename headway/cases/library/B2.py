@@ -30,7 +30,7 @@ from headway.study.design.claims import Reported
 from headway.study.report.figures import Figure
 
 THIRD = 2
-"""The key that is replaced: keys are counted from 0."""
+"""The index of the key that is replaced, counted from 0."""
 
 
 def copy_of_the_first(keys: Keys, query: Vector) -> Vector:
@@ -54,7 +54,7 @@ def copy_averages_three(instances: int, new_key: Callable[[Keys, Vector], Vector
             found = find_query(keys, two, WITHIN)
             query = least_squares(keys, two) if n <= d else found.query
             if error(keys, query, two) > WITHIN + found.rounding:
-                continue  # no query averages two of these keys, so there is none to go on with
+                continue  # no query averages two of these keys, so there is nothing to start from
             answer = find_key(query, keys, THIRD, three, within=WITHIN)
             tried += 1
             theirs += error(with_key(keys, new_key(keys, query)), query, three) <= WITHIN + found.rounding
@@ -75,16 +75,16 @@ def copy_averages_three(instances: int, new_key: Callable[[Keys, Vector], Vector
         status="does not hold" if missed else "holds",
         why=f"it does in {total - missed:,} of {total:,} instances where some query averages the first two. The copy "
         "has the score of the first key for every query, so three keys share what two had, and the others get even "
-        "less. Any key with that score would do as well: only its product with the query counts",
+        "less. Any key with that score would do: only its product with the query matters",
         reached=rows,
     )
 
 
-# --- the part without an answer --------------------------------------------------------------------------------------
+# --- the part the report did not answer ------------------------------------------------------------------------------
 
 
 def unit_key(instances: int) -> ExerciseFinding:
-    """The score of a key of length 1 is ‖q‖ at most: is that enough to outdo the others?"""
+    """The score of a key of length 1 is at most ‖q‖: is that enough to beat the others?"""
     rows = [
         _orthogonal(of, length, factor, instances)
         for of, length in (("orthogonal, length 1", 1.0), ("orthogonal, length 2", 2.0))
@@ -94,18 +94,18 @@ def unit_key(instances: int) -> ExerciseFinding:
     return ExerciseFinding(
         why="the best key of length 1 is q/‖q‖, and it gets the weight σ(‖q‖ − log Z), Z = Σ exp(q·k) over the other "
         "keys. So the third value is selected to within ε if and only if ‖q‖ ≥ log Z + log((1 − ε)/ε). For the "
-        "report's query over orthogonal keys of length 1 that is so, with the key (k0 + k1)/√2, if the factor is "
-        f"{_smallest_factor(90):.1f} or more: 100 will do, and 3 gives it {_weight(3, 90):.2f}. Over longer keys, such "
-        "as Gaussian ones, the same query is shorter, and no key of length 1 comes near",
+        "report's query and orthogonal keys of length 1 this holds, with the key (k0 + k1)/√2, if the factor is at "
+        f"least {_smallest_factor(90):.1f}: 100 is enough, and 3 gives it a weight of {_weight(3, 90):.2f}. For "
+        "longer keys, such as Gaussian ones, the query is shorter, and no key of length 1 comes close",
         reached=[*rows, _gaussian(instances)],
         derivation=[
-            "The query (4, 4) averages the keys (1, 0) and (0, 1); the third key is to be of length 1.",
+            "The query (4, 4) averages the keys (1, 0) and (0, 1); the third key must have length 1.",
             *example.derivation,
         ],
         figures=[
             picture(
                 lambda path: draw_key(example, np.array([-1.0, -1.0]), path),
-                "The third key, moved to where a key of length 1 has the largest score: along the query.",
+                "The third key, moved to where a key of length 1 has the largest score: in the direction of the query.",
             ),
             _by_factor(),
         ],
@@ -126,7 +126,7 @@ def _gaussian(instances: int) -> Reach:
 
 
 def _row(of: str, keys: list[Keys], queries: list[Vector]) -> Reach:
-    """What the third key gets if it is of length 1, in the median; beside it, what the formula says it can get."""
+    """The median weight of the third key with length 1, and the weight possible by the formula."""
     found, bounds = [], []
     for one, query in zip(keys, queries, strict=True):
         answer = find_key(query, one, THIRD, select(THIRD, len(one)), norm=1.0, within=WITHIN)
@@ -138,7 +138,7 @@ def _row(of: str, keys: list[Keys], queries: list[Vector]) -> Reach:
 
 
 def _weight(factor: float, degrees: float) -> float:
-    """Of the best key of length 1, beside two keys of length 1 at this angle that the query gives this score each."""
+    """The weight of the best key of length 1 among two keys of length 1 at this angle that both have this score."""
     return 1 / (1 + 2 * math.exp(factor - factor / math.cos(math.radians(degrees / 2))))
 
 
@@ -153,9 +153,9 @@ def _by_factor() -> Figure:
         weights = [_weight(factor, degrees) for factor in factors]
         curves.append(Curve(f"{degrees}°" if degrees else "0°: the same key", factors, weights, weights, weights))
     caption = (
-        "The largest weight that a key of length 1 can be given, by the factor of the report's query, for two keys of "
+        "The largest weight that a key of length 1 can get, by the factor of the report's query, for two keys of "
         "length 1 at this angle. The wider the angle, the longer the query that gives both their score, and the more a "
-        "key along it gains."
+        "key in its direction gains."
     )
     return Figure(line_chart(curves, "factor", "weight of the third", caption), caption)
 
@@ -163,9 +163,9 @@ def _by_factor() -> Figure:
 EXERCISE = Exercise(
     title="Which key makes a query average three values, or select one?",
     about="A query that averages the first two values is given. Replace the third key so that the same query averages "
-    "three; then replace it by a key of length 1 so that the third value is selected. Scores are plain products q·k; "
-    "the query is that of exercise B1 where it works (least squares, times a factor), else Headway's. What is wanted "
-    "is reached if at most 1e-6 of all attention is in the wrong place.",
+    "three; then replace it by a key of length 1 so that the third value is selected. Scores are plain products q·k. "
+    "The query is that of exercise B1 if it works (least squares, times a factor), otherwise Headway's. An answer "
+    "counts as correct if at most 1e-6 of all attention is in the wrong place.",
     answered="For the average of three: a copy of the first key. For a key of length 1: no answer was given.",
     reported=Reported(conclusion="a copy of the first key makes the query average three"),
     claims=(
@@ -175,7 +175,8 @@ EXERCISE = Exercise(
     ),
     questions=(
         ExerciseQuestion(
-            "For which queries can a key of length 1 select the third value, and what does it get else?", unit_key
+            "For which queries can a key of length 1 select the third value, and what weight does it get otherwise?",
+            unit_key,
         ),
     ),
 )

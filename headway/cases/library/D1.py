@@ -1,6 +1,6 @@
 # quick:  1 CPU core 5 seconds
 # full:   1 CPU core 27 seconds
-"""Gradients through a deep ReLU chain and through a sigmoid RNN: are the bounds right, and are they ever met?"""
+"""Gradients through a deep ReLU chain and through a sigmoid RNN: are the bounds right, and are they ever attained?"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -45,30 +45,30 @@ DEPTHS = (2, 4, 8)
 """Layers of a ReLU chain, and states n of an RNN (which takes n − 1 steps)."""
 NORM = Fraction(1, 4)
 """σ_max(W) of the sigmoid RNN."""
-MET = 1 - 1e-9
-"""From this share of a bound on, it counts as met."""
+ATTAINED = 1 - 1e-9
+"""The share of a bound from which it counts as attained."""
 
 
 class Chains(NamedTuple):
-    """Random instances: the Jacobians of their steps, and the bound on each instance's product."""
+    """Random instances: the Jacobians of their steps, and a bound on the norm of each instance's product."""
 
     factors: Factors
     bounds: Sequence[Fraction]
 
     @property
     def shares(self) -> Tensor:
-        """Of the bound that the norm of the whole comes to."""
+        """The norm of each product as a share of its bound."""
         return norms(product(self.factors)) / torch.tensor([float(bound) for bound in self.bounds], dtype=torch.float64)
 
     @property
     def certified(self) -> int:
-        """How many keep to their bound, in exact arithmetic."""
+        """How many are within their bound, in exact arithmetic."""
         one_by_one = zip(*self.factors, strict=True)
         return sum(is_at_most(exactly(one), bound) for one, bound in zip(one_by_one, self.bounds, strict=True))
 
 
 def relu_chains(instances: int, width: int, depth: int) -> list[Tensor]:
-    """Gaussian weights of N chains, with the deviation that keeps the size of activations: √(2/width)."""
+    """Gaussian weights of N chains with standard deviation √(2/width), which preserves the scale of activations."""
     drawn = random.generator("exercise", "D1", "relu", width, depth)
     size = (depth, instances, width, width)
     return list(math.sqrt(2 / width) * torch.randn(size, generator=drawn, dtype=torch.float64))
@@ -92,19 +92,20 @@ def chain_keeps_to(instances: int, bound: Callable[[Sequence[Tensor]], list[Frac
             of = f"width {width}, {depth} layers"
             rows.append(Reach("within the bound", of, instances, "all", share(certified, instances), "all"))
             rows.append(Reach("exactly 0", of, instances, "≥ 0", share(int((shares == 0).sum()), instances), "yes"))
-            met = f"{share(int((shares >= MET).sum()), instances)}{_between(shares)}"
-            rows.append(Reach("meets the bound", of, instances, "≤ 1", met, "yes"))
+            met = f"{share(int((shares >= ATTAINED).sum()), instances)}{_between(shares)}"
+            rows.append(Reach("attains the bound", of, instances, "≤ 1", met, "yes"))
     rows.sort(key=lambda row: row.quantity, reverse=True)
     return Ruling(
         status="does not hold" if lost else "holds",
-        why="the Jacobian is W_n·D_{n−1}·W_{n−1} … D_1·W_1 with D_i of zeros and ones, whose norm is at most 1, so its "
-        f"norm is at most ∏‖W_i‖. In exact arithmetic {_keep(lost, len(rows) // 3 * instances, 'random chains')}. Both "
-        "ends are met, and in a chain of single units nothing else is: the gradient is 0, or the product itself",
+        why=f"the Jacobian is W_n·D_{{n−1}}·W_{{n−1}} … D_1·W_1 with diagonal D_i of zeros and ones, whose norm is at "
+        "most 1, so its norm is at most ∏‖W_i‖. In exact arithmetic "
+        f"{_bounded(lost, len(rows) // 3 * instances, 'random chains')}. Both ends are attained. In a chain of single "
+        "units there is nothing in between: the gradient is either 0 or the product itself",
         reached=rows,
         derivation=[
             "A chain of single units: f(x) = w_n·relu(… relu(w_1·x)).",
             "Each relu either passes its input on (slope 1) or is off (slope 0).",
-            "If one is off, the gradient is 0; if none is, it is w_n·…·w_1, and |·| of that is the bound.",
+            "If one is off, the gradient is 0; if none is, it is w_n·…·w_1, and its absolute value is the bound.",
             "With random signs all n − 1 are on with probability 2^−(n−1): 50 %, 12.5 % and 0.8 % for n = 2, 4, 8.",
         ],
     )
@@ -137,10 +138,10 @@ def rnn_keeps_to(instances: int, step: Fraction = SIGMOID.steepest * NORM) -> Ru
     rows.sort(key=lambda row: row.quantity, reverse=True)
     return Ruling(
         status="does not hold" if lost else "holds",
-        why="the slope σ' = σ·(1 − σ) is at most 1/4, and is that at 0 alone; with σ_max(W) = 1/4 the Jacobian of a "
+        why="the slope σ' = σ·(1 − σ) is at most 1/4, with equality only at 0. With σ_max(W) = 1/4 the Jacobian of a "
         "step, diag(σ')·W, has norm at most 1/16, and from x_1 to x_n there are n − 1 steps: the bound is right. "
-        f"In exact arithmetic {_keep(lost, len(rows) // 2 * instances, 'random RNNs')}. They stay below it, because "
-        "their arguments are not 0, and because W turns what it stretches most into what it stretches less",
+        f"In exact arithmetic {_bounded(lost, len(rows) // 2 * instances, 'random RNNs')}. They stay below it because "
+        "their arguments are not 0, and because W maps the direction it stretches most to directions it stretches less",
         reached=rows,
         derivation=[
             "x_{t+1} = σ(W·x_t + b_t), so ∂x_{t+1}/∂x_t = diag(σ'(W·x_t + b_t))·W.",
@@ -175,12 +176,12 @@ def attained(instances: int) -> ExerciseFinding:
     of = f"n = {n}"
     unbiased, gone = float(norms(product(plain))[0]) * 16 ** (n - 1), float(norms(product(nothing))[0])
     return ExerciseFinding(
-        why="ReLU: the upper end where no unit on the way is off and each layer stretches most what the one before "
-        "gives most of (single units that are on; multiples of one orthogonal matrix), the lower end where a layer is "
-        "off. Sigmoid: the upper end needs an argument of 0 at every step, though every state is positive. Two units "
-        "can: W = (1/8)·[[1, −1], [−1, 1]] has σ_max = 1/4 and takes (½, ½) to 0, so (½, ½) stays where it is and each "
-        "step has norm 1/16. One unit without a bias cannot (w·x_t > 0); with the bias −1/8 it can. The lower end is "
-        "met too, by W = [[0, 1/4], [0, 0]]: two steps give exactly 0",
+        why="ReLU: the upper bound is attained if no unit on the way is off and the singular directions of successive "
+        "layers align (single units that are on; multiples of one orthogonal matrix), the lower bound if a layer is "
+        "off. Sigmoid: the upper bound needs an argument of 0 at every step, although every state is positive. Two "
+        "units can do this: W = (1/8)·[[1, −1], [−1, 1]] has σ_max = 1/4 and maps (½, ½) to 0, so (½, ½) is a fixed "
+        "point and each step has norm 1/16. One unit without a bias cannot (w·x_t > 0); with the bias −1/8 it can. "
+        "The lower bound 0 is attained by W = [[0, 1/4], [0, 0]]: two steps give exactly 0",
         reached=[
             Reach("share of the bound", f"sigmoid, 2 units at rest, {of}", 1, "≤ 1", f"{pair:.12g}", "1"),
             Reach("share of the bound", f"sigmoid, 1 unit, bias −1/8, {of}", 1, "≤ 1", f"{shifted:.12g}", "1"),
@@ -192,7 +193,7 @@ def attained(instances: int) -> ExerciseFinding:
     )
 
 
-# --- and other recurrences -------------------------------------------------------------------------------------------
+# --- other recurrences -----------------------------------------------------------------------------------------------
 
 
 def orthogonal(instances: int, width: int, drawn: torch.Generator) -> Tensor:
@@ -236,24 +237,25 @@ def others(instances: int) -> ExerciseFinding:
         rows.append(Reach("factor per step", name, instances, "–", f"{factor:.3g}", f"bound {bound}"))
     caption = (
         f"‖∂x_n/∂x_1‖ by n, in {instances} random recurrences of {width} units with Gaussian inputs: the median, and "
-        "the band between the 10th and 90th of a hundred."
+        "the band between the 10th and 90th percentile."
     )
     bound = [16.0**-n for n in range(1, steps + 1)]
     curves = [Curve("(1/16)^(n−1)", list(range(2, steps + 2)), bound, bound, bound)]
     curves += [_curve(name, measured) for name, (measured, _) in found.items()]
     return ExerciseFinding(
-        why="what vanishes is a matter of slopes and of W. With an orthogonal W (all singular values 1) tanh and ReLU "
-        "have a bound of 1 per step instead of 1/16, but slopes below 1, and units that are off, still take a part of "
-        "it at every step; with small inputs tanh keeps almost all. A sigmoid would need ‖W‖ ≥ 4 for a bound of 1, and "
-        "its slopes then stay far below 1/4. An LSTM passes its cell on times a forget gate, which is near 1 where the "
-        "bias is large, and so is the gradient: W does not bound it, and it may also grow",
+        why="whether gradients vanish depends on the slopes and on W. With an orthogonal W (all singular values 1) "
+        "tanh and ReLU have a bound of 1 per step instead of 1/16, but slopes below 1 and units that are off still "
+        "reduce the gradient at every step; with small inputs tanh keeps almost all of it. A sigmoid would need ‖W‖ ≥ "
+        "4 for a bound of 1, and then its slopes stay far below 1/4. An LSTM multiplies its cell by a forget gate, "
+        "which is near 1 if the bias is large, and so the factor on the gradient is near 1 too: W does not bound it, "
+        "and it may also grow",
         reached=rows,
         figures=[Figure(line_chart(curves, "n", "‖∂x_n/∂x_1‖", caption, logarithmic=True), caption)],
     )
 
 
 def _running(factors: Factors) -> list[Tensor]:
-    """Norms after one step, after two …"""
+    """The norm of the product after one step, after two, …"""
     found, so_far = [], None
     for factor in factors:
         so_far = factor if so_far is None else factor @ so_far
@@ -266,20 +268,20 @@ def _curve(name: str, measured: list[Tensor]) -> Curve:
     return Curve(name, list(range(2, len(measured) + 2)), middle, low, high)
 
 
-def _keep(lost: int, of: int, what: str) -> str:
-    return f"all {of:,} {what} keep to it" if not lost else f"{lost:,} of {of:,} {what} do not keep to it"
+def _bounded(lost: int, of: int, what: str) -> str:
+    return f"all {of:,} {what} are within the bound" if not lost else f"{lost:,} of {of:,} {what} exceed the bound"
 
 
 def _between(shares: Tensor) -> str:
-    between = shares[(shares > 0) & (shares < MET)]
-    return f"; those between come to {between.median():.2g} of it" if len(between) else "; none is between"
+    between = shares[(shares > 0) & (shares < ATTAINED)]
+    return f"; the others above 0 reach {between.median():.2g} of it (median)" if len(between) else "; all others are 0"
 
 
 EXERCISE = Exercise(
     title="How large can a gradient through many layers or steps be?",
     about="Bound the gradient of a deep chain of ReLU layers, and of an RNN x_{t+1} = σ(W·x_t) with a sigmoid and "
     "σ_max(W) = 1/4, from x_1 to x_n. Norms are spectral. Each bound is checked on random instances of width 1 and 3: "
-    "the Jacobian is multiplied out, and compared with the bound in exact arithmetic.",
+    "the Jacobian is computed and compared with the bound in exact arithmetic.",
     answered="0 ≤ ‖∂f/∂x‖ ≤ ∏‖w_i‖ for the chain; ‖∂x_n/∂x_1‖ ≤ (1/16)^(n−1) for the RNN.",
     reported=Reported(conclusion="gradients of a ReLU chain lie between 0 and ∏‖w_i‖, of the RNN below (1/16)^(n−1)"),
     claims=(
@@ -287,7 +289,7 @@ EXERCISE = Exercise(
         ExerciseClaim("with a sigmoid and σ_max(W) = 1/4 it is at most (1/16)^(n−1)", rnn_keeps_to),
     ),
     questions=(
-        ExerciseQuestion("When is each bound met?", attained),
-        ExerciseQuestion("And with tanh, ReLU, an orthogonal W, or an LSTM?", others),
+        ExerciseQuestion("When is each bound attained?", attained),
+        ExerciseQuestion("What changes with tanh, ReLU, an orthogonal W, or an LSTM?", others),
     ),
 )

@@ -1,6 +1,6 @@
 # quick:  1 CPU core 5 seconds
 # full:   1 CPU core 15 seconds
-"""A convolution as attention with relative biases: weights that were set by hand, put into a real layer."""
+"""A convolution as attention with relative biases: weights set by hand, in a real layer."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ BIASES = (math.log(2), -math.inf, 0.0)
 
 
 def as_reported(channels: int, biases: tuple[float, ...] = BIASES, value: float = 3.0) -> Construction:
-    """W_Q = W_K = 0, W_V = 3I, biases ln 2, −∞ and 0; nothing is put beyond the ends."""
+    """W_Q = W_K = 0, W_V = 3I, biases ln 2, −∞ and 0; without padding at the ends."""
     return replace(
         headways(channels),
         layer=attention_layer(channels, 1, values=value * torch.eye(channels, dtype=torch.float64)),
@@ -43,7 +43,7 @@ def direct(x: Stretch) -> Stretch:
 
 
 def errors(layer: Construction, instances: int) -> tuple[float, float]:
-    """The largest, inside and at the two ends, over random sequences of 3 to 64 tokens with entries of size one."""
+    """The largest errors, inside and at the two ends, over random sequences of 3 to 64 tokens with Gaussian entries."""
     inside = ends = 0.0
     for k in range(instances):
         drawn = random.generator("exercise", "D2", layer.channels, k)
@@ -59,8 +59,9 @@ def computes_the_convolution(instances: int, reported: Callable[[int], Construct
     worst, made = max(theirs.values()), headways(1)
     return Ruling(
         status="holds" if worst < 1e-12 else "does not hold",
-        why="without queries and keys only the biases count: softmax(ln 2, −∞, 0) = (2/3, 0, 1/3), and three times "
-        f"that is the kernel. As a layer of headway.nn it is {worst:.1g} from torch's conv1d at most, but for the ends",
+        why="without queries and keys only the biases matter: softmax(ln 2, −∞, 0) = (2/3, 0, 1/3), and three times "
+        f"that is the kernel. As a layer of headway.nn it differs from torch's conv1d by at most {worst:.1g}, except "
+        "at the ends",
         reached=[
             Reach("largest error inside", named(c), instances, f"{theirs[c]:.1g}", f"{ours[c]:.1g}", "0")
             for c in CHANNELS
@@ -69,7 +70,7 @@ def computes_the_convolution(instances: int, reported: Callable[[int], Construct
         figures=[
             picture(
                 lambda path: draw_construction(made, path),
-                "Who looks where, and a random sequence through the layer and through the convolution.",
+                "The attention weights, and a random sequence through the layer and through the convolution.",
             )
         ],
     )
@@ -80,10 +81,10 @@ def at_the_ends(instances: int) -> ExerciseFinding:
     ones = torch.ones(4, 1, dtype=torch.float64)
     got, right = (", ".join(number(float(v)) for v in y[:, 0]) for y in (as_reported(1)(ones), direct(ones)))
     return ExerciseFinding(
-        why="a softmax divides by what it sees. At the ends one of the two tokens is missing, the other gets all of "
-        "the attention, and the layer gives 3·x where a convolution with zeros beyond the ends gives x or 2·x: for "
-        f"(1, 1, 1, 1) it gives ({got}), and the convolution ({right}). The report does not say what it wants there. A "
-        "zero vector before the sequence and one after it, for the layer to look at, give the convolution everywhere",
+        why="softmax normalizes over the visible tokens. At the ends one of the two neighbours is missing, the other "
+        "gets all the attention, and the layer gives 3·x where a zero-padded convolution gives x or 2·x: for (1, 1, "
+        f"1, 1) it gives ({got}), the convolution ({right}). The report does not say what is wanted there. With a "
+        "zero vector before the sequence and one after it to attend to, the layer is the convolution everywhere",
         reached=[
             Reach("largest error at the ends", named(c), instances, f"{theirs[c]:.1f}", f"{ours[c]:.1g}", "0")
             for c in CHANNELS
@@ -99,14 +100,14 @@ EXERCISE = Exercise(
     title="Can attention with relative biases be the convolution (2, 0, 1)?",
     about="Choose weights and relative biases so that one attention layer computes y_i = 2·x_{i−1} + 0·x_i + "
     "1·x_{i+1}. The answer is put into a real attention layer (headway.nn, float64) and compared with torch's conv1d "
-    "on random sequences of 3 to 64 tokens, with entries of size one. The kernel is not flipped, as in torch.",
+    "on random sequences of 3 to 64 tokens with Gaussian entries. The kernel is not flipped, as in torch.",
     answered="W_Q = W_K = 0 and W_V = 3I; the bias is ln 2 for the token before, 0 (which is ln 1) for the token "
     "after, and −∞ elsewhere.",
     reported=Reported(conclusion="W_Q = W_K = 0, W_V = 3I and biases ln 2, 0 and −∞ compute the convolution"),
     claims=(
         ExerciseClaim(
-            "the layer with these weights is the convolution, wherever both neighbours exist", computes_the_convolution
+            "the layer with these weights is the convolution wherever both neighbours exist", computes_the_convolution
         ),
     ),
-    questions=(ExerciseQuestion("And at the ends of the sequence?", at_the_ends),),
+    questions=(ExerciseQuestion("What happens at the ends of the sequence?", at_the_ends),),
 )

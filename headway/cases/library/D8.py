@@ -1,6 +1,6 @@
 # quick:  1 CPU core 90 seconds
 # full:   1 CPU core 170 seconds
-"""The caption game on `scenes`: write the caption that picks the wanted picture out of a set, many times over."""
+"""The caption game on `scenes`, played many times: write the caption that picks the target picture out of a set."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -37,25 +37,25 @@ from headway.study.report.figures import Figure
 from headway.tasks.abilities import MatchesPictures
 
 SET = 10
-"""Pictures to pick from."""
+"""The number of pictures to pick from."""
 SHORT = 250
-"""Steps of training, in the quick size; else as the packaged recipe says."""
+"""Training steps in the quick size; the full size trains as the packaged recipe says."""
 QUICK_ENDS = 1000
-"""From so many games on it is the full size."""
+"""The number of games from which it is the full size."""
 NEAR_MISSES = 200
-"""Targets whose sets are drawn for them, at most."""
+"""The maximal number of targets with sets drawn specifically for them."""
 SURE = 0.9
-"""Of games that are won, for "at the first try" to be more than luck."""
+"""The share of games that must be won for "at the first try" to be more than luck."""
 
 
 class Player(NamedTuple):
-    """A trained model, and a split that it has not seen, embedded."""
+    """A trained model and the embeddings of a held-out split."""
 
     matcher: Matcher
     found: float
-    """Of 100 captions, how many pictures find theirs."""
+    """Recall at 1 among 100 captions."""
     trained: str
-    """In words."""
+    """The training duration, as text."""
     scenes: list[Scene]
     shown: Tensor
 
@@ -86,13 +86,13 @@ def _shown(one: Scene) -> Shown:
 
 
 def won(shown: Tensor, caption: Tensor) -> bool:
-    """Whether the first picture of a set [P, E] is ahead of all others."""
+    """Whether the first picture of a set [P, E] has the largest cosine similarity."""
     cosines = shown.double() @ caption.double()
     return bool(cosines[0] > cosines[1:].max())
 
 
 def games(instances: int, say: Callable[[Scene], str], made: Player) -> int:
-    """How many of so many games are won with what is said of each target, in sets drawn from what is held out."""
+    """How many games are won with the captions that `say` gives, in sets drawn from the held-out scenes."""
     dice, hits = drawn_by("D8", "sets"), 0
     sets = [dice.choice(len(made.scenes), SET, replace=False) for _ in range(instances)]
     captions = made.matcher.tell([say(made.scenes[places[0]]) for places in sets]).vectors
@@ -101,11 +101,11 @@ def games(instances: int, say: Callable[[Scene], str], made: Player) -> int:
     return hits
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- captions --------------------------------------------------------------------------------------------------------
 
 
 def all_of_it(one: Scene) -> str:
-    """3 clown fish in front of a coral: how many of what, and where from something else."""
+    """The full caption: how many of what, and where relative to something else (3 clown fish in front of a coral)."""
     return one.caption
 
 
@@ -134,7 +134,7 @@ LESS = {
 }
 
 
-# --- sets that are drawn for a target --------------------------------------------------------------------------------
+# --- sets drawn for a target -----------------------------------------------------------------------------------------
 
 
 def other_count(one: Scene, k: int) -> Scene:
@@ -152,7 +152,7 @@ def other_shape(one: Scene, k: int) -> Scene:
 
 
 def other_place(one: Scene, k: int) -> Scene:
-    """The two groups change places; or what was above is left of the other."""
+    """Swap the two groups, or change their relation (from above to left of), or both."""
     assert one.second is not None and one.relation is not None
     turned = next(name for name in RELATIONS if name != one.relation)
     swapped = replace(one, first=one.second, second=one.first)
@@ -168,7 +168,7 @@ NEAR = {
 
 
 def near_misses(instances: int, change: Callable[[Scene, int], Scene], others: int, made: Player) -> tuple[int, int]:
-    """Games won, and played, where all other pictures differ from the target in this one thing."""
+    """Games won and games played, where all other pictures differ from the target only by this change."""
     pairs = [one for one in made.scenes if one.second is not None][: min(instances, NEAR_MISSES)]
     captions, hits = made.matcher.tell([one.caption for one in pairs]).vectors, 0
     for one, caption in zip(pairs, captions, strict=True):
@@ -180,7 +180,7 @@ def near_misses(instances: int, change: Callable[[Scene, int], Scene], others: i
 
 
 def _is_drawable(one: Scene) -> bool:
-    """Two groups that look the same are one."""
+    """Whether the two groups look different; otherwise they would be one group."""
     return one.second is None or (one.first.colour, one.first.shape) != (one.second.colour, one.second.shape)
 
 
@@ -201,24 +201,24 @@ def at_the_first_try(instances: int, say: Callable[[Scene], str] = all_of_it) ->
     words = ", ".join(f"{word.text} {word.share:+.2f}" for word in turn.words)
     return Ruling(
         status=status,
-        why=f"a caption that says how many of what are where picks the wanted picture out of {SET} in "
-        f"{share(hits, instances)} of {instances:,} games, by a model of our own ({made.trained}; among 100 captions "
-        f"it finds {made.found:.1%}). The report has one set, one picture and a model of another size",
+        why=f"a caption that says how many of what are where picks the target picture out of {SET} in "
+        f"{share(hits, instances)} of {instances:,} games, with a model of our own ({made.trained}; recall at 1 among "
+        f"100 captions {made.found:.1%}). The report has one set, one picture and a model of another size",
         reached=[
             Reach("games won at the first try", f"sets of {SET}", instances, "1 of 1", share(hits, instances), "all")
         ],
         derivation=[
-            f"to be picked out of {SET}: scene {made.scenes[k].number}",
-            f"“{caption}”: {'picked' if turn.wins else f'comes {turn.rank}.'}, with a chance of {turn.chance:.3f}, "
-            f"{turn.ahead:+.3f} of cosine ahead of the best other",
-            f"nats of that chance which are lost without each word: {words}",
+            f"target among {SET} pictures: scene {made.scenes[k].number}",
+            f"“{caption}”: {'picked' if turn.wins else f'rank {turn.rank}'}, with probability {turn.chance:.3f}, "
+            f"cosine {turn.ahead:+.3f} ahead of the best other picture",
+            f"log-probability (nats) lost when a word is left out: {words}",
         ],
         figures=[_set(shown, caption)],
     )
 
 
 def _set(shown: Sequence[Shown], caption: str) -> Figure:
-    """All pictures in one strip, the wanted one first, in a frame."""
+    """All pictures in one strip, the target first, in a frame."""
     from PIL import Image
 
     side, gap = 3 * scenes.SIZE, 8
@@ -227,7 +227,7 @@ def _set(shown: Sequence[Shown], caption: str) -> Figure:
     for k, one in enumerate(shown):
         large = one.image.resize((side, side), Image.Resampling.NEAREST)
         strip.paste(large, (gap + k * (side + gap), gap))
-    said = f"A set of {len(shown)}; “{caption}” is to pick the one with the frame."
+    said = f"A set of {len(shown)} pictures; “{caption}” should pick the framed one."
     return Figure(f'<img alt="{escape(said)}" src="{as_uri(strip, strip.width)}" style="max-width:100%">', said)
 
 
@@ -236,8 +236,8 @@ def with_less_said(instances: int) -> ExerciseFinding:
     hits = {what: games(instances, say, made) for what, say in LESS.items()}
     told = "; ".join(f"{what} {share(n, instances)}" for what, n in hits.items())
     return ExerciseFinding(
-        why=f"the same sets, with less said: {told}. A first try that wins says little about what the model has read: "
-        "in a set of different things, the names of some are enough",
+        why=f"the same sets with less information in the caption: {told}. Winning at the first try shows little about "
+        "how much of the caption the model uses: in a set of different things, naming some of them is enough",
         reached=[Reach("games won", what, instances, "–", share(n, instances), "–") for what, n in hits.items()],
     )
 
@@ -250,45 +250,45 @@ def where_one_thing_differs(instances: int) -> ExerciseFinding:
         guess, ends = 1 / (1 + others), wilson(hits, played)
         assert ends is not None
         rows.append(Reach("games won", f"all others differ {what}", played, "–", share(hits, played), "all"))
-        told.append(f"{what} {share(hits, played)} (by guessing {guess:.0%})")
+        told.append(f"{what} {share(hits, played)} (chance level {guess:.0%})")
         if ends[0] <= guess:
             guessed.append(what)
     bag = (
-        f" Where they differ {' or '.join(guessed)} nothing better than a guess can be shown: a bag of words, for "
-        "which large CLIPs are known as well (https://arxiv.org/abs/2210.01936); neither a score among 100 nor a first "
-        "try that wins tells of it"
+        f" Where they differ {' or '.join(guessed)}, nothing above chance level can be shown: the model reads "
+        "captions as a bag of words, as large CLIPs are known to do (https://arxiv.org/abs/2210.01936); neither "
+        "recall among 100 nor winning at the first try reveals that"
         if guessed
         else ""
     )
     return ExerciseFinding(
-        why=f"sets drawn for the target, whose other pictures differ in one thing only: {'; '.join(told)}. Only here "
-        f"does a caption have to be read whole.{bag}",
+        why=f"sets drawn for the target, whose other pictures differ in only one thing: {'; '.join(told)}. Only here "
+        f"does the whole caption matter.{bag}",
         reached=rows,
     )
 
 
 def beside_a_large_one(instances: int) -> ExerciseFinding:
     return ExerciseFinding(
-        why="no weights of a large CLIP are part of Headway, and none are fetched here: what is played is `scenes`, "
-        "drawn by rule, of which our model knows every word and nothing else. It has seen 12,000 drawings and not 400 "
-        "million photographs, reads 37 words, and would make nothing of a clown fish. With a folder of CLIP or SigLIP "
-        "weights, the report's own game is headway match FOLDER --images PICTURES --target THE.jpg --captions '3 clown "
-        "fish in front of a coral'"
+        why="little: Headway contains no weights of a large CLIP and downloads none here. The game is played on "
+        "`scenes`, drawn by rule; our model knows all of their words and nothing else. It has seen 12,000 drawings "
+        "instead of 400 million photographs, knows 37 words, and has no concept of a clown fish. With a folder of "
+        "CLIP or SigLIP weights, you can play the report's own game: headway match FOLDER --images PICTURES --target "
+        "THE.jpg --captions '3 clown fish in front of a coral'"
     )
 
 
 EXERCISE = Exercise(
-    title="Which caption picks the wanted picture out of a set?",
+    title="Which caption picks the target picture out of a set?",
     about="Given a set of pictures and a CLIP, write a caption whose best match is a picture that was chosen "
     "beforehand. Played here on `scenes`, with a dual encoder of our own that is trained for it: sets of ten pictures "
-    "from the test split, whose contents occur nowhere in training; the caption says what is there, in the words of "
-    "the split. It is won where the wanted picture is ahead of all others.",
+    "from the test split, whose contents do not occur in training. The caption describes the picture in the words of "
+    "the split. A game is won if the target picture is ahead of all others.",
     answered="“3 clown fish in front of a coral”, at the first try.",
-    reported=Reported(conclusion="a plain description picks the wanted picture at the first try"),
-    claims=(ExerciseClaim("how many of what, and where, picks the wanted picture at the first try", at_the_first_try),),
+    reported=Reported(conclusion="a plain description picks the target picture at the first try"),
+    claims=(ExerciseClaim("saying how many of what are where picks the target at the first try", at_the_first_try),),
     questions=(
-        ExerciseQuestion("How much of the caption does it take?", with_less_said),
-        ExerciseQuestion("And where the other pictures differ in one thing only?", where_one_thing_differs),
+        ExerciseQuestion("How much of the caption is needed?", with_less_said),
+        ExerciseQuestion("What if the other pictures differ in only one thing?", where_one_thing_differs),
         ExerciseQuestion("What does this say about a large CLIP?", beside_a_large_one),
     ),
 )

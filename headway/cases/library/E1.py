@@ -1,6 +1,6 @@
 # quick:  1 CPU core 9 seconds
 # full:   1 CPU core 25 seconds
-"""Attention as a matrix: vec(Y) = M·vec(X), and whether a fully connected layer could take its place."""
+"""Attention as a matrix: vec(Y) = M·vec(X), and whether a fully connected layer could replace it."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def as_reported(A: Tensor, width: int) -> Tensor:
 
 
 def misfit(matrix: Matrix, A: Tensor, x: Tensor, stacking: Stacking = "columns") -> float:
-    """The largest entry of M·vec(X) − vec(AX); infinite where M cannot be multiplied with vec(X)."""
+    """The largest entry of M·vec(X) − vec(AX); infinite if M cannot be multiplied with vec(X)."""
 
     def stack(tokens: Tensor) -> Tensor:
         return (tokens.T if stacking == "columns" else tokens).reshape(-1)
@@ -70,9 +70,8 @@ def is_the_matrix(instances: int, reported: Matrix = as_reported) -> Ruling:
     matrices = {"A": A, "I ⊗ A (columns)": stacked(A, 2, "columns"), "A ⊗ I (tokens)": stacked(A, 2, "rows")}
     return Ruling(
         status="holds" if worst < 1e-12 else "does not hold",
-        why="for T tokens of width d, vec(X) has T·d numbers and A is T × T: that fits a width of 1 only. With the "
-        "columns of X one under the other, M = I_d ⊗ A, a block of A for every channel; with the tokens one after the "
-        "other, M = A ⊗ I_d",
+        why="for T tokens of width d, vec(X) has T·d numbers and A is T × T, which only fits a width of 1. With the "
+        "columns of X stacked, M = I_d ⊗ A, a block A for every channel; with the tokens concatenated, M = A ⊗ I_d",
         reached=rows,
         derivation=stacked_derivation(A, 2),
         figures=[
@@ -85,14 +84,15 @@ def is_the_matrix(instances: int, reported: Matrix = as_reported) -> Ruling:
 
 
 def bend(layer: Attention, ends: tuple[Tensor, Tensor]) -> float:
-    """How far the layer is, halfway between two inputs, from the mean of what it gives at them; 0 for a fixed layer."""
+    """The deviation of the layer's output halfway between two inputs from the mean of its outputs; 0 for a fixed
+    layer."""
     one, two = (as_matrix(layer, x).y for x in ends)
     return float((as_matrix(layer, (ends[0] + ends[1]) / 2).y - (one + two) / 2).abs().max())
 
 
 def can_be_replaced(instances: int, blind: bool = False) -> Ruling:
-    """`blind`: of layers that do not look at their input it is true."""
-    some = min(instances, max(100, instances // 10))  # each is a Jacobian or two
+    """`blind`: use layers whose attention weights do not depend on the input; for these the claim is true."""
+    some = min(instances, max(100, instances // 10))  # each needs one or two Jacobians
     refuted, gaps = 0, []
     for k in range(some):
         rng = drawn_by("E1", "layer", k)
@@ -105,9 +105,10 @@ def can_be_replaced(instances: int, blind: bool = False) -> Ruling:
     return Ruling(
         status="does not hold" if refuted else "holds",
         why=f"M depends on X through the attention weights. Of {some} random layers, {refuted} are refuted by three "
-        "inputs on a line: halfway between two inputs every fixed layer gives the mean of what it gives at them, and "
-        "attention does not. So every fixed layer, whatever its weights, is wrong on one of the three, in the median "
-        f"by {100 * np.median(gaps):.0f} % of the largest output or more. At the one input M is made for, it is exact",
+        "inputs on a line: halfway between two inputs the output of every fixed layer is the mean of its outputs at "
+        "the two, and that of attention is not. So every fixed layer, whatever its weights, is wrong on one of the "
+        f"three, in the median by at least {100 * np.median(gaps):.0f} % of the largest output. At the input that M "
+        "is computed for, it is exact",
         reached=[
             Reach(
                 "replaceable", "random layers", some, "all", share(some - refuted, some), f"{some - refuted or 'none'}"
@@ -119,7 +120,7 @@ def can_be_replaced(instances: int, blind: bool = False) -> Ruling:
         figures=[
             picture(
                 lambda path: draw_fixed_layer(shown, path),
-                "M, and the Jacobian of the true layer, at one input. What differs is how the weights answer to it.",
+                "M, and the Jacobian of the true layer, at one input. The difference is how the weights depend on it.",
             )
         ],
     )
@@ -144,7 +145,7 @@ def what_it_costs(instances: int) -> ExerciseFinding:
         rows.append(Reach("parameters", f"{tokens} tokens, width {width}", 1, large(connected), large(attention), "–"))
         times = connected / attention
     return ExerciseFinding(
-        why="a fully connected layer for T tokens of width d has (T·d)² + T·d parameters, and fits one length only; "
+        why="a fully connected layer for T tokens of width d has (T·d)² + T·d parameters and fits only one length; "
         f"attention has 4d² + 4d for all lengths. For 512 tokens of width 768 that is {times:,.0f} times as many",
         reached=rows,
     )
@@ -153,13 +154,13 @@ def what_it_costs(instances: int) -> ExerciseFinding:
 EXERCISE = Exercise(
     title="Is attention a matrix, and could a fully connected layer replace it?",
     about="Attention is Y = AX. Write it as vec(Y) = M·vec(X), and discuss whether a fully connected layer could do "
-    "the same. M is checked on random attention weights and inputs, with the columns of X stacked; replacing is tried "
-    "on random layers of headway.nn with 1 or 2 heads and projected values, for 2 to 6 tokens.",
-    answered="M = A. Since this is a matrix, a fully connected layer can take the place of attention.",
+    "the same. M is checked on random attention weights and inputs, with the columns of X stacked. Replacement is "
+    "tested on random layers of headway.nn with 1 or 2 heads and projected values, for 2 to 6 tokens.",
+    answered="M = A. Since this is a matrix, a fully connected layer can replace attention.",
     reported=Reported(conclusion="vec(Y) = A·vec(X), so attention can be replaced by a fully connected layer"),
     claims=(
         ExerciseClaim("the matrix M of vec(Y) = M·vec(X) is A", is_the_matrix),
         ExerciseClaim("attention can be replaced by a fully connected layer", can_be_replaced),
     ),
-    questions=(ExerciseQuestion("What would a fully connected layer of that size cost?", what_it_costs),),
+    questions=(ExerciseQuestion("How many parameters would such a fully connected layer have?", what_it_costs),),
 )

@@ -1,1 +1,1 @@
-"""Data that every machine with Python already has."""
+"""Data sets generated on any machine with Python, without downloads."""

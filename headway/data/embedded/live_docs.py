@@ -1,8 +1,8 @@
-"""A program, not a module: prints, as JSON, the docstrings of the parts of Python that are written in C.
+"""A script that prints, as JSON, the docstrings of the parts of Python that are written in C.
 
-They have no source to parse and must be imported, so `python_docs` runs this file in an interpreter of its own. In a
-process that has been at work, `sys.excepthook`, `input` or `time.sleep` may long have been replaced by something else
-(by pytest, a notebook, a debugger), and the corpus would depend on who asked for it. Uses the standard library alone.
+They have no source to parse and must be imported, so `python_docs` runs this file in a fresh interpreter. In a running
+process, `sys.excepthook`, `input` or `time.sleep` may have been replaced (by pytest, a notebook, a debugger), and the
+corpus would depend on the caller. Uses only the standard library.
 """
 
 import importlib
@@ -12,14 +12,61 @@ import warnings
 from collections.abc import Iterator
 from types import ModuleType
 
-# Modules that do nothing when they are imported. Those which this platform lacks are passed over.
-# fmt: off
+# Modules without side effects on import. Those that this platform lacks are skipped. fmt: off
 WRITTEN_IN_C = (
-    "_bisect", "_bz2", "_codecs", "_collections", "_csv", "_ctypes", "_curses", "_datetime", "_elementtree",
-    "_functools", "_hashlib", "_heapq", "_io", "_json", "_locale", "_lsprof", "_lzma", "_operator", "_pickle",
-    "_random", "_socket", "_sqlite3", "_sre", "_ssl", "_struct", "_thread", "_tracemalloc", "_weakref", "array",
-    "atexit", "binascii", "builtins", "cmath", "errno", "fcntl", "gc", "grp", "itertools", "marshal", "math", "mmap",
-    "nt", "posix", "pwd", "pyexpat", "resource", "select", "sys", "syslog", "termios", "time", "unicodedata", "zlib",
+    "_bisect",
+    "_bz2",
+    "_codecs",
+    "_collections",
+    "_csv",
+    "_ctypes",
+    "_curses",
+    "_datetime",
+    "_elementtree",
+    "_functools",
+    "_hashlib",
+    "_heapq",
+    "_io",
+    "_json",
+    "_locale",
+    "_lsprof",
+    "_lzma",
+    "_operator",
+    "_pickle",
+    "_random",
+    "_socket",
+    "_sqlite3",
+    "_sre",
+    "_ssl",
+    "_struct",
+    "_thread",
+    "_tracemalloc",
+    "_weakref",
+    "array",
+    "atexit",
+    "binascii",
+    "builtins",
+    "cmath",
+    "errno",
+    "fcntl",
+    "gc",
+    "grp",
+    "itertools",
+    "marshal",
+    "math",
+    "mmap",
+    "nt",
+    "posix",
+    "pwd",
+    "pyexpat",
+    "resource",
+    "select",
+    "sys",
+    "syslog",
+    "termios",
+    "time",
+    "unicodedata",
+    "zlib",
 )
 # fmt: on
 
@@ -39,7 +86,7 @@ def docstrings(module: ModuleType) -> Iterator[str]:
 
 def main() -> None:
     by_module: dict[str, list[str]] = {}
-    warnings.simplefilter("ignore")  # some of these are deprecated, which is not the reader's concern
+    warnings.simplefilter("ignore")  # some are deprecated, which does not matter here
     for name in WRITTEN_IN_C:
         try:
             by_module[name] = list(docstrings(importlib.import_module(name)))

@@ -1,8 +1,8 @@
-"""`numbers-en-fr`: numbers below a million in English words and in French ones, by the rules of both languages.
+"""`numbers-en-fr`: numbers below a million in English and French words, by the rules of both languages.
 
-All numbers below a thousand are there, and of the others one in 128, chosen by a hash; a tenth each is valid and test.
-French counts by twenties (quatre-vingt-dix-neuf is 99), joins one and eleven with "et" below 80, and writes the s of
-"cents" and "quatre-vingts" where nothing follows, so a translation word by word fails.
+All numbers below a thousand are included, and one in 128 of the others, chosen by a hash; a tenth each is valid and
+test. French counts by twenties (quatre-vingt-dix-neuf is 99), joins one and eleven with "et" below 80, and writes the s
+of "cents" and "quatre-vingts" only if nothing follows, so word-by-word translation fails.
 """
 
 from headway.data.embedded.pig_latin import split_of
@@ -61,7 +61,7 @@ def french(n: int, last: bool = True) -> str:
 
 
 def splits() -> dict[str, list[tuple[str, str]]]:
-    """Pairs of train, valid and test."""
+    """(English, French) pairs of train, valid and test."""
     found: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
     for n in range(BELOW):
         if n < ALL_BELOW or _drawn(n):
@@ -70,5 +70,6 @@ def splits() -> dict[str, list[tuple[str, str]]]:
 
 
 def _drawn(n: int) -> bool:
-    """Knuth's multiplicative hash: every number is asked, and better ones would take seconds."""
+    """Whether a number is selected, by Knuth's multiplicative hash: it is computed a million times, and better hashes
+    would take seconds."""
     return (n * 2654435761 % 2**32) * ONE_IN >> 32 == 0

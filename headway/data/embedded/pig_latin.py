@@ -1,10 +1,10 @@
-"""`pig-latin`: English words and what children make of them, by a rule. The words are those of `python-docs`.
+"""`pig-latin`: English words from `python-docs` and their Pig Latin, by rule.
 
-A word that begins with a vowel gets "way", one that begins with y gets "ay"; of others the consonants in front ("qu"
-goes as one, and y behind the first letter is a vowel) move to the end, and "ay" follows. The parts of a word with
-hyphens are words of their own: well-known → ellway-nownkay.
+A word that begins with a vowel gets "way", one that begins with y gets "ay". Otherwise the leading consonants move to
+the end, followed by "ay" ("qu" counts as one consonant, and y after the first letter as a vowel). The parts of a
+hyphenated word are translated separately: well-known → ellway-nownkay.
 
-What is held out is words, chosen by a hash of the word: no word of valid or test was seen in training.
+Words are held out by a hash, so no word of valid or test is in train.
 """
 
 import hashlib
@@ -14,19 +14,19 @@ from headway.data.embedded import python_docs
 
 HELD_OUT_PERCENT = {"valid": 10, "test": 10}
 LONGEST = 20
-"""Letters: beyond that are no words that anybody says."""
+"""The longest word in letters; longer ones are not real words."""
 
 _WORD = re.compile(r"(?<![\w.'-])[a-z]{2,}(?:-[a-z]{2,})*(?![\w.'(=-])")
 _ONSET = re.compile(r"(?:qu|[^aeiou])(?:qu|[^aeiouy])*")
 
 
 def translated(word: str) -> str:
-    """The rule."""
+    """Translate a word to Pig Latin."""
     return "-".join(_part(part) for part in word.split("-"))
 
 
 def splits() -> dict[str, list[tuple[str, str]]]:
-    """Pairs of train, valid and test, each word once, by alphabet."""
+    """(word, translation) pairs of train, valid and test, each word once, in alphabetical order."""
     text = "\n".join(python_docs.splits().values())
     words = sorted({word for word in _WORD.findall(text) if len(word) <= LONGEST})
     found: dict[str, list[tuple[str, str]]] = {"train": [], **{split: [] for split in HELD_OUT_PERCENT}}
@@ -36,7 +36,7 @@ def splits() -> dict[str, list[tuple[str, str]]]:
 
 
 def split_of(row: str, held_out: dict[str, int] = HELD_OUT_PERCENT) -> str:
-    """Depends on the row alone, so it stays where it is when others come and go."""
+    """The split of a row. It depends on the row alone, so it stays the same when other rows come and go."""
     percent = int.from_bytes(hashlib.blake2b(row.encode(), digest_size=8).digest()) % 100
     for split, share in held_out.items():
         if percent < share:
@@ -46,7 +46,7 @@ def split_of(row: str, held_out: dict[str, int] = HELD_OUT_PERCENT) -> str:
 
 
 def _part(word: str) -> str:
-    if not word:  # of a hyphen that stands at an end
+    if not word:  # from a hyphen at the beginning or end
         return word
     if word[0] in "aeiou":
         return f"{word}way"

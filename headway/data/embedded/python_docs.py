@@ -1,12 +1,12 @@
-"""`python-docs`: English that every machine with Python already has, about 2 MB of it.
+"""`python-docs`: about 2 MB of English that comes with Python.
 
-The text is that of the docstrings and help topics of the Python that is running, so it differs a little from one Python
-version to the next and is always the same for one. Sources are parsed, not imported: importing all of the standard
-library opens browsers (antigravity), prints poems (this) and needs a display. Only modules that are written in C,
-and so have no source, are imported: a list of harmless ones, in a process of its own (`live_docs.py`).
+The text is the docstrings and help topics of the running Python, so it differs a little between Python versions and is
+always the same for one. Sources are parsed, not imported, because importing all of the standard library opens browsers
+(antigravity), prints poems (this) and needs a display. Only modules written in C, which have no Python source, are
+imported: a list of harmless ones, in a separate process (`live_docs.py`).
 
-What is held out is whole documents (a module, a help topic), chosen by a hash of the name. Text is dropped where
-it is said for the second time, paragraph by paragraph, so nothing in valid or test was read in training.
+Whole documents (a module, a help topic) are held out, chosen by a hash of the name. Repeated paragraphs are dropped, so
+nothing in valid or test occurs in train.
 """
 
 import ast
@@ -30,17 +30,17 @@ _LIVE_DOCS = Path(__file__).with_name("live_docs.py")
 # Tests are not documentation, installed packages are not the standard library, and turtledemo is hardly English.
 _SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
 
-# Typographers' signs have a plain equivalent; the few other letters beyond ASCII would each be seen once or twice.
+# Typographic characters get an ASCII equivalent; the few others beyond ASCII would each occur once or twice.
 _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "…": "...", "—": "--", "–": "-", "\xa0": " "})
 _TYPEWRITTEN = re.compile(r"[ -~\n]*")
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 
 def splits() -> dict[str, str]:
-    """Train, valid and test. Made once for each Python, which takes some seconds, and kept."""
+    """Train, valid and test. Made once for each Python, which takes some seconds, and cached."""
     made_by = hashlib.sha256(f"{sys.version}\n{library()}\n".encode())
     for program in (Path(__file__), _LIVE_DOCS):
-        made_by.update(program.read_bytes())  # what an earlier Headway kept has another name
+        made_by.update(program.read_bytes())  # so a cache of an older Headway has another name
     name = f"python-docs-{made_by.hexdigest()[:32]}"
     if kept := cache.fetch(name):
         return json.loads(kept)
@@ -50,7 +50,7 @@ def splits() -> dict[str, str]:
 
 
 def make_splits() -> dict[str, str]:
-    """The same without the cache."""
+    """Train, valid and test, made without the cache."""
     documents: dict[str, list[str]] = {}
     for sourced in (modules(), _modules_in_c(), _topics()):
         for name, texts in sourced:
@@ -63,7 +63,7 @@ def make_splits() -> dict[str, str]:
 
 
 def split_of(document: str) -> str:
-    """Depends on the name alone, so a module stays where it is when others come and go."""
+    """The split of a document. It depends on the name alone, so it stays the same when other modules come and go."""
     percent = int.from_bytes(hashlib.blake2b(document.encode()).digest()[:8]) % 100
     for split, share in HELD_OUT_PERCENT.items():
         if percent < share:
@@ -73,13 +73,13 @@ def split_of(document: str) -> str:
 
 
 def paragraphs_of(text: str) -> list[str]:
-    """What blank lines set apart. The first line keeps its indent, which is how examples are told from prose."""
+    """Split at blank lines. The first line keeps its indent, which distinguishes examples from prose."""
     lines = "\n".join(line.rstrip() for line in text.splitlines())
     return [paragraph for part in _BLANK_LINES.split(lines) if (paragraph := part.strip("\n"))]
 
 
 def plain(text: str) -> str:
-    """Without typographers' signs and tabs."""
+    """Replace typographic characters and tabs."""
     return text.translate(_PLAIN).expandtabs()
 
 
@@ -90,15 +90,15 @@ def is_typewritten(text: str) -> bool:
 def _new_paragraphs(texts: Iterable[str], already_said: set[str]) -> Iterator[str]:
     for text in texts:
         for paragraph in paragraphs_of(plain(text)):
-            content = " ".join(paragraph.split())  # the same words at another indent are the same paragraph
+            content = " ".join(paragraph.split())  # the same words with another indent are the same paragraph
             if content and content not in already_said and is_typewritten(paragraph):
                 already_said.add(content)
                 yield paragraph
 
 
 def modules(within: Sequence[str] = ("",)) -> Iterator[tuple[str, list[str]]]:
-    """Every module whose source is in the standard library, with its docstrings in the order of the source; or only
-    those within some packages."""
+    """Every module with source in the standard library, or in these packages of it, with its docstrings in source
+    order."""
     root = library()
     for file in sorted(file for package in within for file in (root / package).rglob("*.py")):
         parts = file.relative_to(root).with_suffix("").parts
@@ -106,10 +106,10 @@ def modules(within: Sequence[str] = ("",)) -> Iterator[tuple[str, list[str]]]:
             continue
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # old sources have escapes that today's parser frowns at
+                warnings.simplefilter("ignore")  # old sources have escapes that today's parser warns about
                 tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
-            continue  # templates and files for other versions lie among the sources
+            continue  # the sources include templates and files for other versions
         yield ".".join(part for part in parts if part != "__init__"), list(_docstrings(tree))
 
 
@@ -122,28 +122,26 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
 
 def _modules_in_c() -> Iterator[tuple[str, list[str]]]:
-    """Modules without source, as far as this Python has them."""
+    """Modules written in C, as far as this Python has them."""
     # Isolated and without site-packages: the standard library as it was installed.
     command = [sys.executable, "-I", "-S", str(_LIVE_DOCS)]
     try:
         printed = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
     except (OSError, subprocess.CalledProcessError) as problem:
-        raise UserError(
-            f"python-docs is made with the help of a second Python, which cannot be run: {problem}"
-        ) from None
+        raise UserError(f"making python-docs needs a second Python process, which failed: {problem}") from None
     yield from json.loads(printed).items()
 
 
 def _topics() -> Iterator[tuple[str, list[str]]]:
-    """What `help("topics")` offers: chapters of the language reference."""
+    """The topics of `help("topics")`: chapters of the language reference."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        return  # some distributions package it apart
+        return  # some distributions package it separately
     for name, text in topics.items():
         yield f"help on {name}", [text]
 
 
 def library() -> Path:
-    """Where the sources are."""
+    """The folder of the standard library."""
     return Path(sysconfig.get_path("stdlib"))

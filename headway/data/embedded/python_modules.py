@@ -1,8 +1,8 @@
-"""`python-modules`: docstrings of the running Python's standard library, to be told apart by the package they are from.
+"""`python-modules`: docstrings of the running Python's standard library, labelled with their package.
 
-Eight packages, one row per docstring of five words or more. What is held out is whole modules of each package, so that
-no docstring is judged whose neighbours were read in training; text that was said before is dropped. For one Python it
-is always the same; for 3.11 there are 1,797 rows (1,109 to train on, 357 valid, 331 test).
+Eight packages, one row per docstring of five words or more. Whole modules of each package are held out, so that no
+docstring of valid or test has neighbours in train; repeated texts are dropped. The rows depend only on the Python
+version; for 3.11 there are 1,797 (1,109 train, 357 valid, 331 test).
 """
 
 import hashlib
@@ -19,14 +19,14 @@ HELD_OUT_SHARE = {"valid": 0.15, "test": 0.2}
 FEWEST_WORDS = 5
 
 Rows = list[tuple[str, str]]
-"""Text and label."""
+"""(text, label) of each row."""
 
 
 def labelled_splits() -> dict[str, Rows]:
-    """Train, valid and test. Made once for each Python, which takes some seconds, and kept."""
+    """Train, valid and test. Made once for each Python, which takes some seconds, and cached."""
     made_by = hashlib.sha256(f"{sys.version}\n{python_docs.library()}\n".encode())
     for program in (__file__, python_docs.__file__):
-        made_by.update(Path(program).read_bytes())  # what an earlier Headway kept has another name
+        made_by.update(Path(program).read_bytes())  # so a cache of an older Headway has another name
     name = f"python-modules-{made_by.hexdigest()[:32]}"
     if kept := cache.fetch(name):
         return {split: [(text, label) for text, label in rows] for split, rows in json.loads(kept).items()}
@@ -36,7 +36,7 @@ def labelled_splits() -> dict[str, Rows]:
 
 
 def make_splits() -> dict[str, Rows]:
-    """The same without the cache."""
+    """Train, valid and test, made without the cache."""
     by_package: dict[str, dict[str, list[str]]] = {package: {} for package in PACKAGES}
     already_said: set[str] = set()
     for module, docstrings in sorted(python_docs.modules(within=PACKAGES)):
@@ -49,8 +49,8 @@ def make_splits() -> dict[str, Rows]:
 
 
 def place_modules(sizes: dict[str, int]) -> dict[str, str]:
-    """The split of each module of one package. In the order of a hash of their names, modules are held out where most
-    is missing, but none that is much too large for it; a split that would have none gets the smallest."""
+    """The split of each module of one package. Modules, ordered by a hash of their names, go to the split that lacks
+    most, unless they are much too large for it; a split without any gets the smallest module."""
     missing = {split: share * sum(sizes.values()) for split, share in HELD_OUT_SHARE.items()}
     placed = dict.fromkeys(sorted((module for module in sizes if sizes[module]), key=_hash), "train")
     for module in placed:

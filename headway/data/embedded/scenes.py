@@ -1,12 +1,12 @@
-"""`scenes`: pictures of coloured shapes, drawn by rule, with captions that say what is on them.
+"""`scenes`: generated pictures of coloured shapes with captions.
 
-    three red circles                           so many of one colour and shape
-    two green stars above a blue square         two such groups, and where one is seen from the other
+    three red circles                           several of one colour and shape
+    two green stars above a blue square         two such groups and their relation
 
-Every picture and its caption are a pure function of a number. What is not said varies too: shade of the background,
-places, sizes, shades of a colour, a little noise. What is said may be said in several ways (three or 3; A above B, or B
-below A), and the same content is in one split only, in whatever words: no caption of valid or test occurs in train, and
-no other wording of it either.
+Every picture and its caption are a pure function of a number. What the caption does not mention varies too: the shade
+of the background, positions, sizes, shades of a colour, a little noise. Captions have several wordings (three or 3; A
+above B, or B below A), and all pictures with the same content are in the same split: no caption of valid or test occurs
+in train in any wording.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 VERSION = "scenes 1"
-"""Another where the same number gives another picture."""
+"""Change it whenever the same number gives another picture."""
 SIZE = 48
-"""Pixels of a side."""
+"""Height and width in pixels."""
 CELL = 12
-"""Shapes stand in a grid of such cells, one in each, and not exactly in its middle."""
+"""Cell size of the grid in pixels; each cell holds at most one shape, not exactly centred."""
 COUNTS = ("one", "two", "three", "four", "five")
 COLOURS = {
     "red": (214, 48, 48),
@@ -35,9 +35,9 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 RELATIONS = {"above": "below", "left of": "right of"}
-"""And what the other group is then."""
+"""Relations and their opposites."""
 ROWS = {"train": 12_000, "valid": 1_000, "test": 1_000}
-_SAMPLES = 4  # of a pixel, along each side
+_SAMPLES = 4  # per pixel along each side, for anti-aliasing
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Scene:
     number: int
     first: ShapeGroup
     relation: str | None
-    """above or left of: where the first group is seen from the second; None = there is one group."""
+    """The relation of the first group to the second, above or left of; None = there is one group."""
     second: ShapeGroup | None
 
     @property
     def content(self) -> str:
-        """What is on it, whatever words are found for it."""
+        """The content of the picture, independent of the caption's wording."""
         groups = [f"{one.count} {one.colour} {one.shape}" for one in (self.first, self.second) if one is not None]
         return f" {self.relation} ".join(groups)
 
@@ -79,27 +79,27 @@ class Scene:
 
     @property
     def split(self) -> str:
-        """By what is on it."""
+        """The split, by a hash of the content."""
         drawn = hashlib.blake2b(self.content.encode(), digest_size=2).digest()
         share = int.from_bytes(drawn, "big") / 2**16
         return "train" if share < 0.8 else "valid" if share < 0.9 else "test"
 
 
 def scene(number: int) -> Scene:
-    """What is on the picture of this number."""
+    """The scene with this number."""
     dice = _Dice(f"scene {number}")
     first = ShapeGroup(dice.below(len(COUNTS)) + 1, dice.of(list(COLOURS)), dice.of(SHAPES))
     (alone,) = dice.chances(0.1)
     if alone:
         return Scene(number, first, None, None)
     relation, second = dice.of(list(RELATIONS)), first
-    while (second.colour, second.shape) == (first.colour, first.shape):  # else nobody could tell the groups apart
+    while (second.colour, second.shape) == (first.colour, first.shape):  # groups must be distinguishable
         second = ShapeGroup(dice.below(len(COUNTS)) + 1, dice.of(list(COLOURS)), dice.of(SHAPES))
     return Scene(number, first, relation, second)
 
 
 def draw(what: Scene) -> UInt8[np.ndarray, "3 S S"]:
-    """Its picture."""
+    """Draw the picture of a scene."""
     dice = _Dice(f"picture {what.number}")
     shade = 16 + dice.below(96)
     tint = [dice.below(13) - 6 for _ in range(3)]
@@ -127,7 +127,7 @@ def draw(what: Scene) -> UInt8[np.ndarray, "3 S S"]:
 
 
 def splits(rows: dict[str, int] = ROWS) -> dict[str, list[Scene]]:
-    """So many scenes of each split, by their numbers. In valid and test no two have the same content."""
+    """The first `rows` scenes of each split, by number. In valid and test no two have the same content."""
     found: dict[str, list[Scene]] = {split: [] for split in rows}
     seen: set[str] = set()
     for one in _all():
@@ -149,7 +149,7 @@ def _all() -> Iterator[Scene]:
 
 @cache
 def _mask(shape: str, size: int) -> Float[np.ndarray, "N N"]:
-    """How much of each pixel of a square of this size belongs to the shape."""
+    """The share of each pixel that the shape covers, in a square of this size."""
     at = (np.arange(size * _SAMPLES) + 0.5) / (size * _SAMPLES) * 2 - 1
     x, y = at[None, :], at[:, None]
     radius, angle = np.hypot(x, y), np.arctan2(y, x)
@@ -175,7 +175,7 @@ def _mask(shape: str, size: int) -> Float[np.ndarray, "N N"]:
 
 
 class _Dice:
-    """Numbers that follow from a name, the same for every version of every library."""
+    """Pseudo-random numbers from a name, independent of library versions."""
 
     def __init__(self, name: str):
         self._name, self._block, self._drawn = name, 0, b""

@@ -1,8 +1,7 @@
-"""Which pictures and captions a model sees at which step: as for labelled texts, a pure function of the step.
+"""Batches of pictures and captions: as for labelled texts, a pure function of the step.
 
-In every epoch every pair once, in an order that each replica draws anew from its own seed. All that a batch holds are
-each other's wrong answers, so captions of all lengths are together, and which pairs are the same picture, or have the
-same caption, is part of it.
+Every pair once per epoch, in an order that each replica draws anew from its own seed. The rows of a batch are negatives
+for each other, so captions of all lengths are mixed, and the batch also tells which pairs share a picture or a caption.
 """
 
 from abc import abstractmethod
@@ -30,31 +29,31 @@ class PictureBatch:
     padding_mask: Bool[Tensor, "R B T"]
     pictures: UInt8[Tensor, "R B 3 S S"]
     picture: Int64[Tensor, "R B"]
-    """A number that is the same for the same picture."""
+    """An id of the picture."""
     caption: Int64[Tensor, "R B"]
-    """A number that is the same for the same caption."""
+    """An id of the caption; equal captions have equal ids."""
     first_row: int = 0
 
     @property
     def begins(self) -> Bool[Tensor, ""]:
-        """No row continues one of the step before."""
+        """Always true: no row continues one of the previous step."""
         return torch.ones((), dtype=torch.bool, device=self.inputs.device)
 
     @property
     def targets(self) -> Int64[Tensor, "R B"]:
-        """What belongs to each caption."""
+        """The picture of each caption."""
         return self.picture
 
     @property
     def also_right(self) -> Bool[Tensor, "R B B"]:
-        """Pairs of another picture and another caption of the batch that belong together all the same: the captions are
-        the same, or the pictures."""
+        """False negatives: pictures and captions from different rows that belong together, because the two rows share
+        the caption or the picture."""
         same = (self.caption[:, :, None] == self.caption[:, None]) | (self.picture[:, :, None] == self.picture[:, None])
         return same & ~torch.eye(same.shape[1], dtype=torch.bool, device=same.device)
 
     def part(self, k: int, n: int) -> "PictureBatch":
         if n > 1:
-            reason = "in a contrastive batch every row is a wrong answer of every other, so it is not taken in parts"
+            reason = "a contrastive batch cannot be split, because every row is a negative for every other"
             raise UserError(f"{reason}: set training.accumulate=1, and train in one process")
         return self
 
@@ -66,16 +65,16 @@ class PictureSampler(Protocol):
 
 
 class PictureBatchSpec(Variant):
-    """Which pictures a step sees, and how they are changed before it sees them."""
+    """How batches of pictures are formed and augmented."""
 
     by_seed: ClassVar[bool] = True
-    """Whether each seed sees others."""
+    """Whether the batches depend on the seed."""
 
     @abstractmethod
     def build(
         self, pairs: CaptionedPictures, context: int, end: int, batch: int, seeds: Sequence[int], device: str
     ) -> PictureSampler:
-        """Of these pairs; captions of at most so many tokens, with END."""
+        """A sampler of these pairs, with captions of at most `context` tokens including END."""
 
     @property
     def changes_pictures(self) -> bool:
@@ -83,7 +82,7 @@ class PictureBatchSpec(Variant):
 
 
 class ShuffledPictures(PictureBatchSpec):
-    """In every epoch every pair once, in another order."""
+    """Every pair once per epoch, in a new random order."""
 
     kind: Literal["shuffled"] = "shuffled"
     flip: bool = False
@@ -114,7 +113,7 @@ class ShuffledPictureSampler:
         device: str,
     ):
         table, lengths = pairs.padded(context, end)
-        rows = torch.arange(len(pairs)).numpy()  # a text's "class" is its place: which pair it is of
+        rows = torch.arange(len(pairs)).numpy()  # the index of the pair takes the place of the label
         self._texts = ShuffledSampler(RowTable(table, lengths, rows, device), batch, [table.shape[1]], seeds)
         self.steps_per_epoch, self.spec = self._texts.steps_per_epoch, spec
         self._pixels, self._picture, self._caption = (
@@ -129,7 +128,7 @@ class ShuffledPictureSampler:
         return PictureBatch(texts.inputs, texts.padding_mask, shown, picture, self._caption[texts.targets])
 
     def _changed(self, pictures: UInt8[Tensor, "R B 3 S S"], step: Int[Tensor, ""]) -> UInt8[Tensor, "R B 3 S S"]:
-        """Moved and mirrored, as the numbers of this step say."""
+        """Shift and flip the pictures at random, by the step's random numbers."""
         if not self.spec.changes_pictures:
             return pictures
         B, S, most = pictures.shape[1], pictures.shape[-1], self.spec.shift

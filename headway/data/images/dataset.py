@@ -1,6 +1,6 @@
-"""Pictures and captions ready for use: read from a source, made of one size, captions as tokens of one vocabulary.
+"""Load pictures and captions: read from a source, resized, captions tokenised.
 
-What is made is kept between runs (`data/cache.py`), under a name made of the files themselves.
+The result is cached between runs (`data/cache.py`), under a hash of the files.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from headway.data.vocabularies import TokenizerSpec
 
 @dataclass(frozen=True, eq=False)
 class CaptionedPictures:
-    """The pairs of one split: a picture and a caption each. Arrays have a place per pair, but for `ids`, where all
-    tokens stand one after another, and what is of pictures."""
+    """The pairs of one split, each a picture and a caption. Arrays have an element per pair, except those of pictures
+    and `ids`, where the tokens of all captions are concatenated."""
 
     pixels: UInt8[np.ndarray, "P 3 S S"]
     names: list[str]
-    """Of each picture."""
+    """The name of each picture."""
     classes: Int[np.ndarray, " P"] | None
-    """Of each picture, where all that is known of them is their class."""
+    """The class of each picture, if they have classes instead of captions."""
     picture: Int[np.ndarray, " N"]
-    """Which picture."""
+    """The index of the picture."""
     captions: list[str]
     caption: Int[np.ndarray, " N"]
-    """A number that is the same for the same caption, here and in other splits."""
+    """An id of the caption's text; equal captions have equal ids, also across splits."""
     seen: Bool[np.ndarray, " N"]
-    """The same caption is in train."""
+    """Whether the same caption is in train."""
     ids: Int[np.ndarray, " T"]
     """int32, without END."""
     ends: Int[np.ndarray, " N"]
@@ -45,11 +45,11 @@ class CaptionedPictures:
 
     @property
     def lengths(self) -> Int[np.ndarray, " N"]:
-        """Tokens of each caption, without END."""
+        """Number of tokens of each caption, without END."""
         return np.diff(self.ends, prepend=0)
 
     def only(self, rows: np.ndarray) -> "CaptionedPictures":
-        """These pairs of it, in this order; the pictures stay where they are."""
+        """A subset of the pairs, in this order; the pictures keep their indices."""
         begins = self.ends - self.lengths
         ids = [self.ids[begins[k] : self.ends[k]] for k in rows]
         return replace(
@@ -63,14 +63,14 @@ class CaptionedPictures:
         )
 
     def padded(self, context: int, end: int) -> tuple[Int[np.ndarray, "N L"], Int[np.ndarray, " N"]]:
-        """Captions with END behind them, filled up to the longest; and how many of the tokens are real. Of what is too
-        long the first tokens are kept, and END."""
+        """Captions with END, padded to the longest, and the lengths without padding. Long captions are truncated but
+        keep END."""
         begins = self.ends - self.lengths
         return with_end([self.ids[b:e] for b, e in zip(begins, self.ends, strict=True)], context, end)
 
 
 def with_end(captions: list[np.ndarray], context: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of captions as a table: at most `context` of each, the last of which is END, and how many these are."""
+    """A padded table of captions, each with at most `context` tokens including END, and the lengths."""
     lengths = np.array([min(len(one), context - 1) + 1 for one in captions], dtype=np.int64)
     table = np.zeros((len(captions), int(lengths.max())), dtype=np.int32)
     for row, one, length in zip(table, captions, lengths, strict=True):
@@ -84,15 +84,15 @@ class PictureSet:
     name: str
     tokenizer: Tokenizer
     splits: Mapping[str, CaptionedPictures]
-    """By name; "train" is always there, and first."""
+    """By name; "train" is always the first."""
     classes: tuple[str, ...] | None
-    """Where all that is known of a picture is its class."""
+    """The classes, if pictures have classes instead of captions."""
     size: int
-    """Pixels of a side."""
+    """Height and width in pixels."""
     identity: str
-    """Stands for everything that pictures and tokens depend on."""
+    """A fingerprint of everything that pictures and tokens depend on."""
     held_out: bool
-    """Whether `valid` was taken out of train, because the source has none."""
+    """Whether `valid` was held out of train because the source has none."""
     notes: tuple[str, ...] = ()
 
     def split(self, name: str) -> CaptionedPictures:
@@ -113,7 +113,7 @@ def load(
     valid_fraction: float,
     tokenizer: TokenizerSpec,
 ) -> PictureSet:
-    """Only captions of train are learnt from."""
+    """Read pictures and captions, or take them from the cache. The vocabulary is learnt on train only."""
     raw, held_out = read_pictures(source, path, template, valid_fraction, rows)
     name, identity = Path(path).name if path else source, _identity(raw, size, tokenizer)
     names = [f"{split}/{part}" for split in raw for part in ("ids", "ends", "pixels")]
@@ -153,7 +153,7 @@ def _made(raw: Splits, size: int, spec: TokenizerSpec) -> tuple[Tokenizer, cache
 
 
 def _identity(raw: Splits, size: int, spec: TokenizerSpec) -> str:
-    """32 hex digits."""
+    """A hash (32 hex digits) of everything that pictures and tokens depend on."""
     digest = cache.fingerprint(spec)
     for split, some in raw.items():
         digest.update(f"{split} {size} {some.digest} {len(some.pairs)}\n".encode())

@@ -1,12 +1,12 @@
-"""Where pictures with captions come from: scenes drawn by rule, a known set under HEADWAY_DATA, the user's folders.
+"""Sources of captioned pictures: scenes drawn by rule, a known set under HEADWAY_DATA, the user's folders.
 
-A folder of one's own has pictures beside a table that says what is on them, or a folder of pictures for each class:
+A user's folder has pictures and a table of captions, or a folder of pictures for each class:
 
     flowers/captions.csv       file,caption            cats-and-dogs/cat/1.jpg
     flowers/a.jpg              a.jpg,a red tulip       cats-and-dogs/dog/7.jpg
 
-and either may lie in folders train, valid and test. A picture may have several captions, a caption several pictures.
-Where there is no `valid`, a share of the pictures of train becomes it, chosen by a hash of their names.
+Either may be inside folders train, valid and test. A picture may have several captions, and a caption several pictures.
+If there is no `valid`, a share of the pictures of train is held out, chosen by a hash of their names.
 """
 
 import hashlib
@@ -37,25 +37,25 @@ CAPTION_FILES = tuple(f"captions{ending}" for ending in (".csv", ".tsv", ".txt")
 
 @dataclass(frozen=True)
 class RawPictures:
-    """One split, before it is made into numbers."""
+    """One split, before pictures are decoded and captions tokenised."""
 
     names: list[str]
-    """Of each picture."""
+    """The name of each picture."""
     pairs: list[tuple[int, str]]
-    """The place of a picture, and a caption of it."""
+    """(index of a picture, one of its captions)."""
     classes: list[str] | None
-    """Of each picture, where classes are all that is known of them."""
+    """The class of each picture, if they have classes instead of captions."""
     digest: str
-    """Stands for the pictures."""
+    """A hash of the pictures."""
     read: Callable[[int, int], np.ndarray]
-    """The picture at this place, of this size."""
+    """Reads the picture at an index in a given size."""
     notes: tuple[str, ...] = ()
 
     def pixels(self, size: int) -> Pictures:
         return np.stack([self.read(k, size) for k in range(len(self.names))])
 
     def only(self, places: Sequence[int]) -> "RawPictures":
-        """These pictures of it."""
+        """A subset of the pictures."""
         at = {k: new for new, k in enumerate(places)}
         digest = hashlib.sha256(f"{self.digest} {list(places)}".encode()).hexdigest()
         return replace(
@@ -74,8 +74,8 @@ Splits = dict[str, RawPictures]
 def read_pictures(
     source: str, path: str | None, template: str, valid_fraction: float, rows: int | None = None
 ) -> tuple[Splits, bool]:
-    """Pictures by split, "train" first, and whether `valid` was held out of train. `template`: how the name of a class
-    becomes a caption. `rows`: learn from so many pictures of train only."""
+    """Pictures by split, "train" first, and whether `valid` was held out of train. `template` makes a caption of a
+    class name. `rows`: keep only so many pictures of train."""
     if source == "scenes":
         splits = _scenes()
     elif source in KNOWN_SETS:
@@ -97,7 +97,7 @@ def read_pictures(
 
 
 def has_classes(source: str, path: str | None) -> bool:
-    """Whether all that is known of these pictures are their classes; without reading any."""
+    """Whether these pictures have classes instead of captions, found without reading any."""
     if source != FILES or path is None:
         return source in KNOWN_SETS
     folder = Path(path).expanduser()
@@ -145,13 +145,13 @@ def _tiny_imagenet(name: str, template: str) -> Splits:
 
 
 def _in_archive(path: Path) -> dict[str, bytes]:
-    """The pictures in a tar file, by name."""
+    """Read the pictures in a tar file, by name."""
     try:
         with tarfile.open(path) as archive:
             members = [one for one in archive if one.isfile() and is_picture(Path(one.name))]
             return {Path(one.name).name: archive.extractfile(one).read() for one in members}  # pyright: ignore[reportOptionalMemberAccess]
     except (tarfile.TarError, OSError, EOFError) as problem:
-        raise UserError(f"'{path}' is not a whole tar file ({problem})") from None
+        raise UserError(f"'{path}' is not a complete tar file ({problem})") from None
 
 
 def _from_path(path: Path, template: str) -> Splits:
@@ -196,11 +196,11 @@ def _captioned(folder: Path, table: Path) -> RawPictures:
         pairs.append((at.setdefault(file, len(at)), caption))
     there = [str(one.relative_to(folder)) for one in sorted(folder.rglob("*")) if is_picture(one)]
     if missing:
-        few = f"{len(missing):,} of {len(pairs):,} captions are of pictures that are not there"
-        raise UserError(f"'{table}': {few}, the first of '{missing[0]}'{did_you_mean(missing[0], there)}")
+        few = f"{len(missing):,} of {len(pairs):,} captions name pictures that do not exist"
+        raise UserError(f"'{table}': {few}, the first '{missing[0]}'{did_you_mean(missing[0], there)}")
     notes = ()
     if silent := sorted(set(there) - set(at)):
-        notes = (f"{len(silent):,} pictures of '{folder.name}' have no caption, and are left out ({silent[0]} …)",)
+        notes = (f"{len(silent):,} pictures of '{folder.name}' have no caption and are left out ({silent[0]} …)",)
     return _of_files(folder, list(at), pairs, None, notes)
 
 
@@ -213,12 +213,12 @@ def _by_class(folder: Path, template: str) -> RawPictures:
     ]
     if not found:
         loose = sum(is_picture(one) for one in folder.iterdir())
-        what = f"{loose:,} pictures, but nothing says what is on them" if loose else "no pictures"
+        what = f"{loose:,} pictures, but neither captions nor classes" if loose else "no pictures"
         expected = f"{CAPTION_FILES[0]} with the columns file and caption, or a folder of pictures for each class"
         raise UserError(f"folder '{folder}' has {what}: expected {expected}")
     names, classes = [file for file, _ in found], [one for _, one in found]
     if len(set(classes)) == 1:
-        raise UserError(f"all {len(names):,} pictures in '{folder}' are of one class, '{classes[0]}'")
+        raise UserError(f"all {len(names):,} pictures in '{folder}' have the same class, '{classes[0]}'")
     pairs = [(k, template.replace("{}", one)) for k, one in enumerate(classes)]
     return _of_files(folder, names, pairs, classes)
 
@@ -247,14 +247,14 @@ def _check_classes(splits: Splits, name: str) -> None:
     train = splits["train"].classes
     for split, pictures in splits.items():
         if (pictures.classes is None) != (train is None):
-            raise UserError(f"'{name}': train and {split} are not alike: one has captions, the other classes")
+            raise UserError(f"'{name}': one of train and {split} has captions, the other classes; both need the same")
         if strange := sorted(set(pictures.classes or ()) - set(train or ())):
             hint = did_you_mean(strange[0], train or ())
-            raise UserError(f"'{name}': class '{strange[0]}' of '{split}' is empty in train{hint}")
+            raise UserError(f"'{name}': class '{strange[0]}' of '{split}' does not occur in train{hint}")
 
 
 def _class_name(name: str) -> str:
-    """golden_retriever is a golden retriever."""
+    """A class name from a folder name: golden_retriever becomes golden retriever."""
     return " ".join(name.replace("_", " ").split())
 
 

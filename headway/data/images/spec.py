@@ -1,4 +1,4 @@
-"""The data part of a recipe, where it is pictures with captions."""
+"""The data part of a recipe for pictures with captions."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -45,7 +45,7 @@ class Pictures(DataSpec):
 
     @property
     def has_classes(self) -> bool:
-        """Whether all that is known of the pictures are their classes."""
+        """Whether the pictures have classes instead of captions."""
         return has_classes(self.source, self.path)
 
     def problems(self) -> Iterator[Problem]:
@@ -59,20 +59,20 @@ class Pictures(DataSpec):
             yield Problem(("source", "path"), reason)
         for key, texts in (("template", [self.template]), ("prompts", self.prompts)):
             if wrong := [text for text in texts if text.count("{}") != 1]:
-                yield Problem((key,), f"'{wrong[0]}' needs one {{}}, where the name of the class goes")
+                yield Problem((key,), f"'{wrong[0]}' must contain {{}} exactly once, where the class name goes")
         if not self.prompts:
-            yield Problem(("prompts",), "there is no prompt: write at least one, such as 'a photo of a {}'")
+            yield Problem(("prompts",), "give at least one prompt, such as 'a photo of a {}'")
 
     def row_length(self, context: int) -> int:
-        """Longer captions are cut, and END is kept."""
+        """Longer captions are truncated but keep END."""
         return context
 
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         if scoring.segment or scoring.stride or scoring.state:
-            reason = "captions are read whole, one by one: there are no segments, nothing strides or goes on"
+            reason = "captions are scored whole: segment, stride and state do not apply"
             yield Problem(("scoring.segment", "scoring.stride", "scoring.state"), reason)
         if model.context < 2:
-            yield Problem(("model.context",), "a caption needs room for a token and END")
+            yield Problem(("model.context",), "a caption needs room for at least a token and END: set 2 or more")
         if self.size % model.picture.patch:
             reason = f"pictures of {self.size} pixels cannot be cut into patches of {model.picture.patch}"
             yield Problem(("data.size", "model.picture.patch"), reason)

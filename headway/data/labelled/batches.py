@@ -1,17 +1,17 @@
-"""Which labelled texts a classifier sees at which step.
+"""Batches of labelled texts: which texts a classifier sees at each step.
 
-As for running text (`batches.py`), a sampler is a pure function of the step. Rows of a batch must have one length, so
-shorter texts are filled up with padding; to waste little on it, texts of similar length go together:
+As for running text (`batches.py`), a sampler is a pure function of the step. Shorter texts of a batch are padded; to
+waste little on padding, texts of similar length share a batch:
 
     buckets   ranges of length that hold about as many texts each
     epoch     each bucket's texts in an order of their own, drawn anew by every replica from its own seed
     turn      which bucket a step takes its batch from: drawn by epoch, and the same for all seeds
 
-so the shape of a step depends on data and step alone, and a replica's dropout does not notice who trains beside it. A
-step recorded as a CUDA graph has one shape, so there every batch is as long as the longest text: the rows are the same
-as on a CPU, with more padding around them.
+So the shape of a step depends on data and step alone, and a replica's dropout does not depend on the other replicas. A
+step captured as a CUDA graph has one fixed shape, so on a GPU every batch is padded to the longest text of all: the
+rows are the same as on a CPU, with more padding.
 
-Or as many shapes as there are lengths: `by_length.py`.
+`by_length.py` has a sampler with a shape for every length.
 """
 
 import math
@@ -32,7 +32,7 @@ from headway.core.variants import Variant
 from headway.data.running.batches import Step, on_device
 
 BATCHES_PER_BUCKET = 8
-"""At least: a bucket's last batch is filled up from its first, and texts that are seen twice should be few."""
+"""The minimum. A bucket's last batch is completed from its first texts, and few texts should be seen twice."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,19 @@ class RowBatch:
     padding_mask: Bool[Tensor, "R B T"]
     targets: Int64[Tensor, "R B"]
     first_row: int = 0
-    """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
+    """The index of the first row in the whole batch. Noise is drawn by row, so a part of a batch gets the same noise as
+    in the whole."""
 
     @property
     def begins(self) -> Bool[Tensor, ""]:
-        """Every text stands for itself: no row continues one of the step before."""
+        """Always true: no row continues one of the previous step."""
         return torch.ones((), dtype=torch.bool, device=self.inputs.device)
 
     def part(self, k: int, n: int) -> "RowBatch":
-        """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
+        """The k-th of n equal slices of the rows, for gradient accumulation."""
         rows, left_over = divmod(self.inputs.shape[1], n)
         if left_over:
-            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
+            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be split into {n} equal parts")
         mine = slice(k * rows, (k + 1) * rows)
         return RowBatch(
             self.inputs[:, mine], self.padding_mask[:, mine], self.targets[:, mine], self.first_row + k * rows
@@ -62,7 +63,7 @@ class RowBatch:
 
 
 class RowTable:
-    """Texts on the device, filled up to one length, with their classes: what batches are taken from."""
+    """All texts on the device, padded to one length, with their classes; batches are taken from it."""
 
     def __init__(
         self,
@@ -71,14 +72,14 @@ class RowTable:
         labels: Int[np.ndarray, " N"],
         device: str,
     ):
-        self.device, self.lengths_on_host = device, lengths  # there it is known how long a batch will be
+        self.device, self.lengths_on_host = device, lengths  # for computing batch shapes without synchronising
         self.table, self.lengths, self.labels = (torch.as_tensor(a).to(device) for a in (table, lengths, labels))
         self._slots = torch.arange(table.shape[1], device=device)
 
     def batch(self, rows: Int64[Tensor, "R B"], longest: int) -> RowBatch:
-        """These, cut to the length of the longest."""
-        told = self._slots[:longest] < self.lengths[rows][..., None]
-        return RowBatch(self.table[rows][..., :longest].long(), told, self.labels[rows])
+        """A batch of these texts, with padding up to `longest`."""
+        padding_mask = self._slots[:longest] < self.lengths[rows][..., None]
+        return RowBatch(self.table[rows][..., :longest].long(), padding_mask, self.labels[rows])
 
 
 @runtime_checkable
@@ -88,7 +89,7 @@ class RowSampler(Protocol):
     def at(self, step: Step) -> RowBatch: ...
 
     def rows_at(self, step: Step) -> Int64[Tensor, "R B"]:
-        """Which texts this step sees, by their places; found without waiting for the device."""
+        """The indices of this step's texts, computed without waiting for the device."""
         ...
 
 
@@ -96,14 +97,14 @@ class RowBatchSpec(Variant):
     """Which texts a step sees."""
 
     by_seed: ClassVar[bool] = True
-    """Whether each seed sees others."""
+    """Whether the batches depend on the seed."""
 
     @abstractmethod
     def build(self, texts: RowTable, batch: int, seeds: Sequence[int]) -> RowSampler: ...
 
 
 class Shuffled(RowBatchSpec):
-    """In every epoch every text once, in another order, texts of similar length together."""
+    """Every text once per epoch, in a new random order, texts of similar length together."""
 
     kind: Literal["shuffled"] = "shuffled"
     buckets: int = Field(default=4, ge=1)
@@ -115,7 +116,7 @@ class Shuffled(RowBatchSpec):
 
 
 def bucket_widths(lengths: Int[np.ndarray, " N"], buckets: int, batch: int) -> list[int]:
-    """The longest text of each bucket, ascending. Texts of equal length are in the same one."""
+    """The longest text of each bucket, ascending. Texts of equal length are in the same bucket."""
     enough = BATCHES_PER_BUCKET * batch
     widths: list[int] = []
     for share in range(1, buckets + 1):
@@ -123,7 +124,7 @@ def bucket_widths(lengths: Int[np.ndarray, " N"], buckets: int, batch: int) -> l
         above = widths[-1] if widths else -1
         if np.sum((lengths > above) & (lengths <= width)) >= enough:
             widths.append(width)
-    # What is left above the last one is too little for a bucket of its own, or nothing.
+    # Texts longer than the last width are too few for a bucket of their own, so they join it.
     return [*widths[:-1], int(lengths.max())]
 
 
@@ -143,7 +144,7 @@ class ShuffledSampler:
         self._turn_batch = torch.cat([torch.arange(n) for n in turns]).to(device)
         self._keys = random.stream_keys(seeds, "texts").to(device)
         self._turn_keys = random.stream_keys([0], "turns").to(device)
-        self._recordable = torch.device(device).type == "cuda"  # one shape for all steps, and the host never waits
+        self._recordable = torch.device(device).type == "cuda"  # one shape for all steps, and no synchronisation
         self._known: tuple[int, Tensor, Tensor] | None = None
 
     def at(self, step: Step) -> RowBatch:
@@ -155,17 +156,17 @@ class ShuffledSampler:
         return self._found(step)[0]
 
     def _found(self, step: Step) -> tuple[Int64[Tensor, "R B"], Int64[Tensor, "1"]]:
-        """The texts of a step, and the bucket they are from."""
+        """The indices of a step's texts, and their bucket."""
         step = on_device(step, self._keys)
         epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
         order, turns = self._drawn(epoch)
-        turn = turns[now.view(1)]  # [1], as are bucket and k: to index with a lone number would wait for the device
+        turn = turns[now.view(1)]  # shape [1], as bucket and k: indexing with a scalar would synchronise
         bucket, k = self._turn_bucket[turn], self._turn_batch[turn]
         places = torch.arange(self._batch, device=order.device) + k * self._batch
         return order[:, places % self._sizes[bucket] + self._firsts[bucket]], bucket
 
     def _drawn(self, epoch: Int32[Tensor, ""]) -> tuple[Int64[Tensor, "R N"], Int64[Tensor, " S"]]:
-        """Of this epoch: every replica's texts, bucket after bucket, shuffled within each; and the order of turns."""
+        """For an epoch: every replica's texts, bucket after bucket, shuffled within each, and the order of turns."""
         if not self._recordable and self._known and self._known[0] == int(epoch):
             return self._known[1:]
         drawn = random.integers(self._keys, epoch, 2**31, len(self._texts.labels))
@@ -178,7 +179,7 @@ class ShuffledSampler:
 
 @dataclass(frozen=True)
 class FeatureBatch:
-    """What a model makes of texts below its head, and the class of each."""
+    """Precomputed features of texts, and their classes."""
 
     features: Float[Tensor, "R B D"]
     targets: Int64[Tensor, "R B"]

@@ -1,6 +1,6 @@
-"""Labelled texts ready for use: rows from a source, a vocabulary learnt on train, and every split as tokens.
+"""Load labelled texts: rows from a source, a vocabulary learnt on train, and every split as tokens.
 
-Tokens are kept between runs (`data/cache.py`).
+Tokens are cached between runs (`data/cache.py`).
 """
 
 import hashlib
@@ -21,32 +21,33 @@ from headway.data.vocabularies import TokenizerSpec
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """The texts of one split. Arrays have a place per text, but for `ids`, where all tokens stand one after another."""
+    """The texts of one split. Arrays have an element per text, except `ids`, where the tokens of all texts are
+    concatenated."""
 
     texts: list[str]
     labels: np.ndarray
-    """int64: the place of each text's class among the classes."""
+    """int64: the class index of each text."""
     seen: np.ndarray
-    """bool: the same text, but for white space, is in train."""
+    """bool: whether the same text, ignoring white space, is in train."""
     ids: np.ndarray
     """int32"""
     ends: np.ndarray
     """int64: where in `ids` each text ends."""
     closing: int = 0
-    """How many of the last tokens of a text stand behind every text, and are kept where one is cut."""
+    """How many special tokens end every text; they are kept when a text is truncated."""
     pairs: Marks | None = None
-    """What stands around them, where rows hold two texts: of these, the longer one is cut."""
+    """The special tokens, if rows hold two texts; then the longer text is truncated."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each text."""
+        """Number of tokens of each text."""
         return np.diff(self.ends, prepend=0)
 
     def only(self, rows: np.ndarray) -> "Texts":
-        """These texts of it, in this order."""
+        """A subset of the texts, in this order."""
         begins, lengths = self.ends - self.lengths, self.lengths[rows]
         ids = [self.ids[begins[k] : self.ends[k]] for k in rows]
         some = [self.texts[k] for k in rows]
@@ -55,8 +56,8 @@ class Texts:
         )
 
     def padded(self, context: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first `context` tokens of each text, filled up to the longest; and how many of them are real. A text that
-        is cut still ends as every text does."""
+        """The first `context` tokens of each text, padded to the longest, and the lengths without padding. Truncated
+        texts keep their closing special tokens."""
         lengths = np.minimum(self.lengths, context)
         table = np.zeros((len(self), int(lengths.max())), dtype=np.int32)
         padding_mask = np.arange(table.shape[1]) < lengths[:, None]
@@ -74,17 +75,17 @@ class Texts:
 
 @dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """Texts by split, as tokens of one vocabulary, each of one of these classes."""
+    """Tokenised texts by split, with their vocabulary and classes."""
 
     name: str
     tokenizer: Tokenizer
     splits: Mapping[str, Texts]
-    """By name; "train" is always there, and first."""
+    """By name; "train" is always the first."""
     classes: tuple[str, ...]
     identity: str
-    """Stands for everything the tokens and labels depend on."""
+    """A fingerprint of everything the tokens and labels depend on."""
     held_out: str
-    """What was taken out of train, because the source has no split for it, in words."""
+    """A note on what was held out of train because the source has no such split."""
 
     def split(self, name: str) -> Texts:
         if name not in self.splits:
@@ -103,8 +104,9 @@ def load(
     tokenizer: TokenizerSpec,
     known_as: str | None = None,
 ) -> LabelledSet:
-    """Reads the rows and tokenises them, or finds that this was done before. Only the train split is learnt from.
-    `known_as` is the identity that a run has noted down: runs from before tables gave up a test are told by it."""
+    """Read the rows and tokenise them, or take the tokens from the cache. The vocabulary is learnt on train only.
+    `known_as` is the identity recorded by a run; it identifies older runs, from when tables had no held-out test
+    split."""
     rows, told = read_rows(source, path, columns, held_out)
     if known_as is not None and source == FILES and _identity(rows, tokenizer) != known_as:
         before, told_before = read_rows(source, path, columns, HeldOut(held_out.valid, seed=None))
@@ -133,7 +135,7 @@ def load(
 
 
 def _in_order(label: str) -> tuple[bool, float, str]:
-    """Numbers by size, and before words."""
+    """Sort key: numbers by value, then words."""
     try:
         return False, float(label), label
     except ValueError:
@@ -143,7 +145,7 @@ def _in_order(label: str) -> tuple[bool, float, str]:
 def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, cache.MakePieces]:
     tokenizer = spec.learn("\n".join(part for row in rows["train"] for part in row.text.split(BETWEEN)))
     if any(BETWEEN in row.text for row in rows["train"]):
-        tokenizer = tokenizer.with_marks()  # something must tell where the one text ends
+        tokenizer = tokenizer.with_marks()  # a separator must show where one text ends
     arrays = {}
     for split, some in rows.items():
         try:
@@ -156,12 +158,13 @@ def _tokenise(name: str, rows: Splits, spec: TokenizerSpec) -> tuple[Tokenizer, 
 
 
 def _identity(rows: Splits, spec: TokenizerSpec) -> str:
-    """32 hex digits that stand for everything that tokens and labels depend on."""
+    """A hash (32 hex digits) of everything the tokens and labels depend on."""
     digest = cache.fingerprint(spec)
     for split, some in rows.items():
         digest.update(hashlib.sha256(split.encode()).digest())
         for row in some:
-            # Digests have a fixed length: nothing can move from a text to its label, or to the next row, unnoticed.
+            # Digests have a fixed length, so moving characters between a text, its label or the next row changes the
+            # hash.
             for part in row:
                 digest.update(hashlib.sha256(part.encode(errors="surrogatepass")).digest())
     return digest.hexdigest()[:32]

@@ -1,8 +1,8 @@
-"""Where labelled texts come from: docstrings of the running Python, known sets under HEADWAY_DATA, the user's tables.
+"""Sources of labelled texts: docstrings of the running Python, known sets under HEADWAY_DATA, the user's tables.
 
-Everything here ends in rows by split, "train" first. A set without a `valid` of its own gives up a share of train for
-it, for nothing may be chosen by looking at test; and a single table gives up a `test` as well, for what was chosen by
-looking at valid is not reported by it. How: `held_out.py`.
+All give rows by split, "train" first. If a set has no `valid`, a share of train is held out for it, because nothing may
+be selected on test. For a single table a `test` is held out as well, because results selected on valid should not be
+reported on it. See `held_out.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from headway.data.embedded import arithmetic, python_modules
 from headway.data.labelled.held_out import HeldOut, by_text
 from headway.data.labelled.tables import ENDINGS, PLAIN, Column, Row, labelled_rows
 from headway.data.running.sources import known_files, split_of_stem
-from headway.data.tables import WrittenAs, doubts_about_labels
+from headway.data.tables import TableFormat, doubts_about_labels
 
 Splits = dict[str, list[Row]]
 
@@ -30,7 +30,7 @@ class KnownTable(NamedTuple):
     label: Column
     header: bool
     names: dict[str, str]
-    """What the labels in the files stand for."""
+    """The meaning of the labels in the files."""
 
 
 EMBEDDED: dict[str, Callable[[], Splits]] = {
@@ -70,23 +70,23 @@ LABELLED_SETS = (*EMBEDDED, *KNOWN_TABLES, FILES)
 
 @dataclass(frozen=True)
 class Columns:
-    """Where in a table the texts and labels are, and how it is written."""
+    """Which columns of a table hold texts and labels, and the table's format."""
 
     text: Column | list[Column] = "text"
-    """Or several of them: then every row is a pair of texts."""
+    """Several columns: then every row is a pair of texts."""
     label: Column = "label"
     header: bool | None = None
-    """null = there is one, if a column is given by name."""
-    format: WrittenAs = PLAIN
+    """null = yes, if a column is given by name."""
+    format: TableFormat = PLAIN
     empty: str = "refuse"
-    """What becomes of rows with empty cells: refuse, drop."""
+    """What to do with rows that have empty cells: refuse, drop."""
 
     def read(self, file: Path) -> list[Row]:
         return labelled_rows(file, self.text, self.label, self.header, self.format, self.empty)
 
 
 def read_rows(source: str, path: str | None, columns: Columns, held_out: HeldOut) -> tuple[Splits, str]:
-    """Rows by split; and, in words, what of them was held out of train."""
+    """Rows by split, and a note on what was held out of train."""
     if source in EMBEDDED:
         splits = EMBEDDED[source]()
     elif source in KNOWN_TABLES:
@@ -126,7 +126,7 @@ def _from_path(path: Path, columns: Columns) -> Splits:
 
 
 def _in_folder(folder: Path) -> dict[str, Path]:
-    """The files whose names say which split they are, train first."""
+    """The files whose names tell their split, train first."""
     found: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         ending = next((ending for ending in ENDINGS if file.name.endswith(ending)), None)
@@ -144,12 +144,10 @@ def _check(splits: Mapping[str, list[Row]], name: str) -> None:
     known = {row.label for row in splits["train"]}
     if len(known) == 1:
         n, only = len(splits["train"]), next(iter(known))
-        raise UserError(
-            f"'{name}': all {n:,} texts of train are of one class, '{only}': there is nothing to tell apart"
-        )
+        raise UserError(f"'{name}': all {n:,} texts of train have the same class, '{only}': there is nothing to learn")
     for split, rows in splits.items():
         strange = [row.label for row in rows if row.label not in known]
         if strange:
             hint = did_you_mean(strange[0], known)
-            what = f"{strange.count(strange[0]):,} of the texts of '{split}' are of class '{strange[0]}'"
-            raise UserError(f"'{name}': {what}, which is empty in train{hint}")
+            what = f"{strange.count(strange[0]):,} texts of '{split}' have the class '{strange[0]}'"
+            raise UserError(f"'{name}': {what}, which does not occur in train{hint}")

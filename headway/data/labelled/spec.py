@@ -1,4 +1,4 @@
-"""The data part of a recipe, where it is texts that have labels."""
+"""The data part of a recipe for labelled texts."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
@@ -7,13 +7,13 @@ from pydantic import Field
 
 from headway.core.errors import did_you_mean
 from headway.core.spec import Problem
-from headway.data.labelled import by_length  # noqa: F401 (to be known)
+from headway.data.labelled import by_length  # noqa: F401 (registers its kind)
 from headway.data.labelled.batches import RowBatchSpec, Shuffled
 from headway.data.labelled.held_out import HeldOut
 from headway.data.labelled.sources import LABELLED_SETS, Columns
 from headway.data.running.sources import CORPORA, why_no_encoding
 from headway.data.spec import DataSpec, known_as
-from headway.data.tables import Column, WrittenAs
+from headway.data.tables import Column, TableFormat
 from headway.data.vocabularies import TokenizerSpec, Word
 
 
@@ -70,18 +70,18 @@ class Labelled(DataSpec):
         if self.source in known and self.source != "files":
             for key in ("text", "label", "header", "delimiter", "encoding", "empty", "test_fraction", "split_seed"):
                 if getattr(self, key) != type(self).model_fields[key].default:
-                    yield Problem(("source", key), f"{self.source} has columns of its own; {key} is for source: files")
+                    yield Problem(("source", key), f"{self.source} has its own columns; {key} is for source: files")
         elif isinstance(self.text, list) and len(self.text) < 2:
-            reason = f"{len(self.text)} columns in a list: a row is a text, data.text=NAME, or several, [title, body]"
+            reason = f"a list of {len(self.text)} columns; give one column, data.text=NAME, or several, [title, body]"
             yield Problem(("text",), reason)
         elif self.header is False and not all(isinstance(column, int) for column in self._columns):
-            reason = "without a header, columns have no names; give their numbers, such as data.text=1 data.label=2"
+            reason = "without a header, columns have no names; give numbers, such as data.text=1 data.label=2"
             yield Problem(("header", "text", "label"), reason)
         if why := why_no_encoding(self.encoding):
             yield Problem(("encoding",), why)
         if self.valid_fraction + (self.test_fraction or 0) >= 1:
             yield Problem(
-                ("valid_fraction", "test_fraction"), "together they are all of train: nothing is left to learn"
+                ("valid_fraction", "test_fraction"), "together they hold out all of train: nothing is left to train on"
             )
 
     @property
@@ -90,17 +90,17 @@ class Labelled(DataSpec):
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.text, self.label, self.header, WrittenAs(self.encoding, self.delimiter), self.empty)
+        return Columns(self.text, self.label, self.header, TableFormat(self.encoding, self.delimiter), self.empty)
 
     @property
     def held_out(self) -> HeldOut:
         return HeldOut(self.valid_fraction, self.test_fraction, self.split_seed)
 
     def row_length(self, context: int) -> int:
-        """Longer texts are cut."""
+        """Longer texts are truncated."""
         return context
 
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         if scoring.segment or scoring.stride or scoring.state:
-            reason = "labelled texts are scored whole, one by one: there are no segments, nothing strides or goes on"
+            reason = "labelled texts are scored whole: segment, stride and state do not apply"
             yield Problem(("scoring.segment", "scoring.stride", "scoring.state"), reason)

@@ -1,4 +1,4 @@
-"""Texts with labels from a table: one row per text. What tables are made of, and what is refused: `data/tables.py`."""
+"""Read labelled texts from a table, one row per text. Formats and checks are in `data/tables.py`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from headway.core.errors import UserError
 from headway.data.marks import BETWEEN
-from headway.data.tables import ENDINGS, PLAIN, Column, GivenTable, WrittenAs, is_number, read_table
+from headway.data.tables import ENDINGS, PLAIN, Column, GivenTable, TableFormat, is_number, read_table
 
 __all__ = ["ENDINGS", "PLAIN", "Column", "Row", "labelled_rows"]
 
@@ -21,12 +21,12 @@ def labelled_rows(
     text: Column | Sequence[Column],
     label: Column,
     header: bool | None = None,
-    format: WrittenAs = PLAIN,
+    format: TableFormat = PLAIN,
     empty: str = "refuse",
     keys: tuple[str, str] = ("data.text=", "data.label="),
 ) -> list[Row]:
-    """The columns that matter; every row has a text (or several, which become one string with BETWEEN in it) and a
-    label, or one message says which has not."""
+    """Read the text and label columns. Several texts become one string, joined by BETWEEN. Rows that lack a text or
+    label are refused or dropped."""
     columns = [text] if isinstance(text, int | str) else list(text)
     table = read_table(path, [*columns, label], header, format)
     texts = [table.place(keys[0], column) for column in columns]
@@ -46,14 +46,14 @@ def labelled_rows(
 
 
 def joined(table: GivenTable, number: int, cells: Sequence[str]) -> str:
-    """The texts of one row as one string."""
+    """Join the texts of one row into one string."""
     if len(cells) > 1 and any(BETWEEN.strip() in cell for cell in cells):
-        raise UserError(f"'{table.path}', line {number}: a text has {BETWEEN.strip()} in it, which stands between two")
+        raise UserError(f"'{table.path}', line {number}: a text contains the separator {BETWEEN.strip()}")
     return BETWEEN.join(cells)
 
 
 def _check_text(table: GivenTable, rows: Sequence[Row], text: Column) -> None:
-    """A column of nothing but numbers is not the text: somebody has miscounted."""
+    """Raise an error if the text column has only numbers: the user probably miscounted the columns."""
     if not all(is_number(row.text) for row in rows):
         return
     names = table.names

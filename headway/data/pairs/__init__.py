@@ -1,1 +1,1 @@
-"""Texts in pairs, a source and its target, for translators."""
+"""Pairs of texts, source and target, for translators."""

@@ -1,5 +1,5 @@
-"""Whether lines belong together, told without knowing either language: by their lengths, their signs, and what is
-the same in both (numbers, names). One pair tells little; a hundred tell where two files have parted.
+"""Check whether lines of two files are translations of each other, without knowing the languages: by their lengths,
+punctuation, and what is the same in both (numbers, names). One pair says little; a hundred show where files diverge.
 """
 
 import math
@@ -11,43 +11,44 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-SURE = 0.05
-"""By how much lines that belong together must be more alike, on average, than lines that do not."""
-LESS_SURE = 0.02
-"""The same, of as many lines as a stretch has."""
+MIN_GAIN = 0.05
+"""The minimum mean difference in similarity between lines that belong together and lines that do not."""
+MIN_GAIN_OF_STRETCH = 0.02
+"""The same for the mean over a stretch."""
 STRETCH = 200
-"""Lines on end that are compared with others."""
-LOOKED_AT = 12
-"""Stretches of a text, at most, from its beginning to its end."""
-MOST_BEFORE = 10_000
-"""Rows before a stretch that has slipped, among which the first such row is looked for."""
-FARTHEST = 10
-"""Rows by which one side may have slipped beside the other: more are not looked for."""
-FEW = 0.05
-"""Of all lines: where no more of them are unlike others, all are alike."""
-FAR_APART = (-40, -30, -20, 20, 30, 40)
-"""Rows between lines that have nothing to do with each other."""
-SLIPPED, BELONGS, NOTHING_TELLS = 4.0, 6.0, 2.0
-"""Standard deviations of the mean of a stretch. Some hundred means are compared, and the largest of them may not lie
-above 4 by chance. Lines of Multi30k, TED and Pig Latin that belong together are 9 to 43 above lines far apart; when one
-side is shuffled, 2 at most."""
+"""Consecutive lines that are compared with others."""
+MAX_STRETCHES = 12
+"""The maximum number of stretches examined, spread over the text."""
+MAX_ROWS_BEFORE = 10_000
+"""How many rows before a shifted stretch are searched for the first shifted row."""
+MAX_SHIFT = 10
+"""The largest shift between the sides, in rows, that is searched for."""
+FEW_DIFFERENT = 0.05
+"""If at most this share of lines differs from others in similarity, all lines count as alike."""
+FAR_OFFSETS = (-40, -30, -20, 20, 30, 40)
+"""Offsets at which lines have nothing to do with each other."""
+Z_SHIFTED, Z_MATCHING, Z_UNRELATED = 4.0, 6.0, 2.0
+"""Thresholds in standard errors of a stretch's mean. Some hundred means are compared, and the largest must not exceed 4
+by chance. In Multi30k, TED and Pig Latin, lines that belong together are 9 to 43 above lines far apart; when one side
+is shuffled, at most 2."""
 
 _SAME_IN_BOTH = re.compile(r"\d+|\b[A-Z]\w+|[?!:;()\"]")
 Pairs = Sequence[tuple[str, str]]
 
 
-class Slipped(NamedTuple):
-    """From `row` on, counted from 1, sources go with the target so many rows later (or earlier, if less than 0); None =
-    with none that stands near."""
+class Misalignment(NamedTuple):
+    """A misalignment: from `row` on, counted from 1, sources match the target `by` rows later (negative: earlier). None
+    = no target nearby matches."""
 
     row: int
     by: int | None
     gain: float
-    """By how much those are more alike; or by how much lines as they stand are less alike than elsewhere."""
+    """How much more similar the shifted lines are or, without a shift, how much less similar lines are than
+    elsewhere."""
 
 
-def likeness(source: str, target: str, usual: float = 0.0) -> float:
-    """Of one line to another, from 0 to 1. `usual`: how lengths go in these languages, by `usual_lengths`."""
+def similarity(source: str, target: str, usual: float = 0.0) -> float:
+    """Similarity of two lines, from 0 to 1. `usual` is the usual log ratio of lengths, from `usual_lengths`."""
     lengths = abs(_length(source) - _length(target) - usual)
     ours, theirs = set(_SAME_IN_BOTH.findall(source)), set(_SAME_IN_BOTH.findall(target))
     shared = len(ours & theirs) / len(ours | theirs) if ours | theirs else 0.5
@@ -55,7 +56,7 @@ def likeness(source: str, target: str, usual: float = 0.0) -> float:
 
 
 def usual_lengths(sources: Sequence[str], targets: Sequence[str]) -> float:
-    """The difference of the logarithms of lengths in the middle of all: the same, however lines are out of order."""
+    """The difference of the median log lengths, which does not depend on the order of lines."""
     ours, theirs = ([_length(text) for text in side if text] for side in (sources, targets))
     return float(np.median(ours) - np.median(theirs)) if ours and theirs else 0.0
 
@@ -64,82 +65,81 @@ def _length(text: str) -> float:
     return math.log(len(text) + 5)
 
 
-def where_they_part(sources: Sequence[str], targets: Sequence[str]) -> int | None:
-    """The first line, counted from 1, from which lines of files of different lengths go together only when one file is
-    moved up: by the difference of their lengths, or by less where they part more than once. None where that cannot be
-    told."""
+def find_divergence(sources: Sequence[str], targets: Sequence[str]) -> int | None:
+    """For files of different lengths: the first line, counted from 1, from which they match only if the longer one is
+    shifted, by the difference of their lengths or by less if they diverge more than once. None if that is not clear."""
     longer, shorter = (sources, targets) if len(sources) > len(targets) else (targets, sources)
     surplus = len(longer) - len(shorter)
     if not surplus or not shorter:
         return None
     usual = usual_lengths(longer, shorter)
-    told = [_parting(longer, shorter, usual, by) for by in {surplus, *range(1, min(surplus, FARTHEST))}]
-    return min((line for line in told if line is not None), default=None)
+    lines = [_divergence(longer, shorter, usual, by) for by in {surplus, *range(1, min(surplus, MAX_SHIFT))}]
+    return min((line for line in lines if line is not None), default=None)
 
 
-def _parting(longer: Sequence[str], shorter: Sequence[str], usual: float, by: int) -> int | None:
-    """Up to line k as they stand, from there on moved up by so many: to the end, or until they part again."""
-    as_they_stand = np.array([likeness(a, b, usual) for a, b in zip(longer, shorter, strict=False)])
-    moved = np.array([likeness(a, b, usual) for a, b in zip(longer[by:], shorter, strict=False)])
-    k = int(_running(as_they_stand - moved).argmax())
-    until = k + int(_running((moved - as_they_stand)[k:]).argmax())
-    before, after = (as_they_stand - moved)[:k], (moved - as_they_stand)[k:until]
-    if (len(before) >= 20 and before.mean() < SURE) or (len(after) >= 20 and after.mean() < SURE):
+def _divergence(longer: Sequence[str], shorter: Sequence[str], usual: float, by: int) -> int | None:
+    """The line from which the files match with this shift, to the end or until they diverge again."""
+    unshifted = np.array([similarity(a, b, usual) for a, b in zip(longer, shorter, strict=False)])
+    moved = np.array([similarity(a, b, usual) for a, b in zip(longer[by:], shorter, strict=False)])
+    k = int(_cumulative(unshifted - moved).argmax())
+    until = k + int(_cumulative((moved - unshifted)[k:]).argmax())
+    before, after = (unshifted - moved)[:k], (moved - unshifted)[k:until]
+    if (len(before) >= 20 and before.mean() < MIN_GAIN) or (len(after) >= 20 and after.mean() < MIN_GAIN):
         return None
-    whole = by == len(longer) - len(shorter)  # what is missing may be the last lines, or the first
+    whole = by == len(longer) - len(shorter)  # the missing lines may be the last or the first
     return k + 1 if len(after) >= 20 or (whole and len(before) >= 20 and until == len(shorter)) else None
 
 
 def stretches_of(rows: int) -> list[int]:
-    """The rows at which the stretches begin that are looked at, from the first to the last."""
+    """The first rows of the stretches to examine."""
     if rows < 40:
         return []
     last = max(0, rows - STRETCH)
-    return sorted(set(np.linspace(0, last, min(LOOKED_AT, 1 + math.ceil(last / STRETCH))).astype(int).tolist()))
+    return sorted(set(np.linspace(0, last, min(MAX_STRETCHES, 1 + math.ceil(last / STRETCH))).astype(int).tolist()))
 
 
-def where_they_slip(pairs: Pairs) -> Slipped | None:
-    """Where sides of equal length have slipped beside each other: a line is missing here and another there. Stretches
-    of the text are looked at, and where one of them is wrong, what is before it."""
-    lines = _BesideEachOther(pairs)
-    shifts = [by for far in range(1, FARTHEST + 1) for by in (far, -far)]
+def find_shift(pairs: Pairs) -> Misalignment | None:
+    """Find a shift between sides of equal length, where one line is missing on each side at different places. Stretches
+    of the text are tested; before the first shifted one, the first shifted row is searched."""
+    lines = _LineSimilarities(pairs)
+    shifts = [by for far in range(1, MAX_SHIFT + 1) for by in (far, -far)]
     for number, first in enumerate(lines.stretches):
         rows = range(first, first + STRETCH)
         gains = {by: lines.gains(rows, by) for by in shifts}
         by = max(gains, key=lambda by: np.nanmean(gains[by]))
-        if np.nanmean(gains[by]) > LESS_SURE and _deviations(gains[by]) > SLIPPED:
-            begin = max(0, min(lines.stretches[max(0, number - 1)], first - MOST_BEFORE))
+        if np.nanmean(gains[by]) > MIN_GAIN_OF_STRETCH and _z_score(gains[by]) > Z_SHIFTED:
+            begin = max(0, min(lines.stretches[max(0, number - 1)], first - MAX_ROWS_BEFORE))
             before = np.nan_to_num(lines.gains(range(begin, first + STRETCH), by))
-            return Slipped(begin + int(_running(-before).argmax()) + 1, by, float(np.nanmean(gains[by])))
+            return Misalignment(begin + int(_cumulative(-before).argmax()) + 1, by, float(np.nanmean(gains[by])))
     return None
 
 
-def where_they_differ(pairs: Pairs) -> Slipped | None:
-    """Where lines, two stretches on end, are no more alike than lines far apart, though elsewhere they are: from there
-    on one side is in another order, or another text. Row 1, where nothing tells that any lines belong together; with a
-    gain of 0, where they are all alike, of one length for example, so that nothing could."""
-    lines = _BesideEachOther(pairs)
+def find_mismatch(pairs: Pairs) -> Misalignment | None:
+    """Find where, for two consecutive stretches, lines are no more similar than lines far apart although elsewhere they
+    are: there one side has another order or another text. Row 1 if no lines seem to belong together; with a gain of 0
+    if all lines are alike, for example of equal length, so that nothing can be concluded."""
+    lines = _LineSimilarities(pairs)
     gains = [
-        -np.nanmean([lines.gains(range(first, first + STRETCH), by) for by in FAR_APART], 0)
+        -np.nanmean([lines.gains(range(first, first + STRETCH), by) for by in FAR_OFFSETS], 0)
         for first in lines.stretches
     ]
     if len(gains) < 2:
         return None
     everywhere = np.concatenate(gains)
-    if _deviations(everywhere) < NOTHING_TELLS:
-        differs = np.count_nonzero(everywhere) > FEW * len(everywhere)
-        return Slipped(1, None, float(everywhere.mean()) if differs else 0.0)
-    clear = [gain.mean() for gain in gains if _deviations(gain) > BELONGS]
+    if _z_score(everywhere) < Z_UNRELATED:
+        differs = np.count_nonzero(everywhere) > FEW_DIFFERENT * len(everywhere)
+        return Misalignment(1, None, float(everywhere.mean()) if differs else 0.0)
+    clear = [gain.mean() for gain in gains if _z_score(gain) > Z_MATCHING]
     if len(clear) < 2:
         return None
     usual = float(np.median(clear))
-    strange = [gain.mean() < usual / 5 and _deviations(gain) < NOTHING_TELLS for gain in gains]
+    strange = [gain.mean() < usual / 5 and _z_score(gain) < Z_UNRELATED for gain in gains]
     at = next((k for k, two in enumerate(pairwise(strange)) if all(two)), None)
-    return None if at is None else Slipped(lines.stretches[at] + 1, None, usual - float(gains[at].mean()))
+    return None if at is None else Misalignment(lines.stretches[at] + 1, None, usual - float(gains[at].mean()))
 
 
-class _BesideEachOther:
-    """Two texts, line beside line."""
+class _LineSimilarities:
+    """Similarities of lines of two texts, with a cache."""
 
     def __init__(self, pairs: Pairs):
         self.pairs = pairs
@@ -148,24 +148,24 @@ class _BesideEachOther:
         self._own: dict[int, float] = {}
 
     def gains(self, rows: Iterable[int], by: int) -> Float[np.ndarray, " n"]:
-        """How much more these sources are like the targets so many rows later than like their own; nan where there is
+        """How much more similar these sources are to the target `by` rows later than to their own; nan if there is
         none."""
         found, there = [], range(len(self.pairs))
         for k in (k for k in rows if k in there):
             own = self._own.get(k)
             if own is None:
-                own = self._own[k] = likeness(*self.pairs[k], self.usual)
-            other = likeness(self.pairs[k][0], self.pairs[k + by][1], self.usual) if k + by in there else math.nan
+                own = self._own[k] = similarity(*self.pairs[k], self.usual)
+            other = similarity(self.pairs[k][0], self.pairs[k + by][1], self.usual) if k + by in there else math.nan
             found.append(other - own)
         return np.array(found)
 
 
-def _deviations(gains: Float[np.ndarray, " n"]) -> float:
-    """By how many standard deviations of itself the mean is above 0."""
+def _z_score(gains: Float[np.ndarray, " n"]) -> float:
+    """The mean in units of its standard error."""
     spread = float(np.nanstd(gains)) / math.sqrt(len(gains))
     return float(np.nanmean(gains)) / max(spread, 1e-12)
 
 
-def _running(gains: Float[np.ndarray, " n"]) -> Float[np.ndarray, " m"]:
-    """The sum of none of them, of the first, of the first two …"""
+def _cumulative(gains: Float[np.ndarray, " n"]) -> Float[np.ndarray, " m"]:
+    """Cumulative sums, beginning with 0."""
     return np.concatenate(([0.0], np.cumsum(gains)))

@@ -1,15 +1,15 @@
-"""Which pairs a translator sees at which step.
+"""Batches of pairs: which pairs a translator sees at each step.
 
-As for other data, a sampler is a pure function of the step. Pairs of similar length go together, and every step has
-about as many tokens as every other:
+As for other data, a sampler is a pure function of the step. Pairs of similar length share a batch, and all steps have
+about the same number of tokens:
 
-    buckets   ranges of length (of the longer side), such that as little as possible is filled up
-    rows      of the longest bucket training.batch of them; of a shorter one as many more as have the same room
+    buckets   ranges of length (of the longer side), chosen for the least padding
+    rows      training.batch of them from the longest bucket; more from shorter ones, so that the tokens are about equal
     epoch     each bucket's pairs in an order of their own, drawn anew by every replica from its own seed
     turn      which bucket a step takes its batch from: drawn by epoch, and the same for all seeds
 
-A bucket is a shape. What a step of one shape reads is computed on the device from the number of the step alone
-(`of_shape`), so that each shape can be recorded as a CUDA graph, and none is filled up beyond its own bucket.
+Each bucket has one shape. The batch of a step is computed on the device from the step number alone (`of_shape`), so
+each shape can be captured as a CUDA graph, and no batch is padded beyond its own bucket.
 """
 
 import math
@@ -34,27 +34,28 @@ from headway.data.running.batches import Step, on_device
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Sources, and their targets twice: as what is known (END, y₁ …), and as what is asked for (y₁ …, END)."""
+    """Sources, decoder inputs (END, y₁ …) and targets (y₁ …, END)."""
 
     inputs: Int64[Tensor, "R B T"]
     targets: Int64[Tensor, "R B T"]
     padding_mask: Bool[Tensor, "R B T"]
-    """Where there is a target and not padding."""
+    """True for target tokens, false for padding."""
     sources: Int64[Tensor, "R B S"]
     source_mask: Bool[Tensor, "R B S"]
     first_row: int = 0
-    """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
+    """The index of the first row in the whole batch. Noise is drawn by row, so a part of a batch gets the same noise as
+    in the whole."""
 
     @property
     def begins(self) -> Bool[Tensor, ""]:
-        """Every pair stands for itself: no row continues one of the step before."""
+        """Always true: no row continues one of the previous step."""
         return torch.ones((), dtype=torch.bool, device=self.inputs.device)
 
     def part(self, k: int, n: int) -> "PairBatch":
-        """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
+        """The k-th of n equal slices of the rows, for gradient accumulation."""
         rows, left_over = divmod(self.inputs.shape[1], n)
         if left_over:
-            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
+            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be split into {n} equal parts")
         mine: dict[str, Any] = {
             field.name: part[:, k * rows : (k + 1) * rows]
             for field in fields(self)
@@ -70,20 +71,20 @@ class PairSampler(Protocol):
 
 
 class PairBatchSpec(Variant):
-    """Which pairs a step sees."""
+    """How batches of pairs are formed."""
 
     by_seed: ClassVar[bool] = True
-    """Whether each seed sees others."""
+    """Whether the batches depend on the seed."""
     each_once: ClassVar[bool] = False
-    """Whether an epoch has every pair once."""
+    """Whether every pair occurs once per epoch."""
 
     @abstractmethod
     def build(self, pairs: PairedTexts, longest: int, batch: int, seeds: Sequence[int], device: str) -> PairSampler:
-        """Of these pairs, those that have no more than `longest` tokens on either side."""
+        """A sampler of the pairs with at most `longest` tokens on either side."""
 
 
 class Buckets(PairBatchSpec):
-    """In every epoch every pair once, in another order, pairs of similar length together."""
+    """Every pair once per epoch, in a new random order, pairs of similar length together."""
 
     each_once = True
 
@@ -108,11 +109,11 @@ class Buckets(PairBatchSpec):
 
 
 def least_padding(lengths: Int[np.ndarray, " N"], buckets: int, enough: int) -> list[int]:
-    """The longest pair of each bucket, ascending: of all ways to cut the lengths into so many ranges (or fewer, where
-    one would have less than `enough` pairs) the one with the fewest slots."""
+    """The longest pair of each bucket, ascending, such that the total padded size is minimal. There are at most so many
+    buckets, each with at least `enough` pairs."""
     longest = int(lengths.max())
     below = np.concatenate(([0], np.cumsum(np.bincount(lengths, minlength=longest + 1)[1:])))  # pairs up to each length
-    # best[w]: the fewest slots of all pairs up to length w, and the widths that take them; one more bucket every round.
+    # best[w]: the smallest padded size of all pairs up to length w, and the widths for it; one more bucket per round.
     best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
     for _ in range(buckets):
         found = dict(best)
@@ -143,12 +144,12 @@ class BucketSampler:
         ]
 
     def shape_of(self, step: int) -> int:
-        """Which of the shapes this step has. Asked on the host, which knows its step."""
+        """The index of this step's shape. Computed on the CPU, where the step is known."""
         epoch, now = divmod(step, self.steps_per_epoch)
         return int(self._turn_bucket[_turns(self._turn_keys, epoch, self.steps_per_epoch)[now]])
 
     def of_shape(self, shape: int) -> PairSampler:
-        """For steps of this shape alone: nothing in it waits for the device."""
+        """A sampler for steps of this shape only; it never waits for the device."""
         return self._shapes[shape]
 
     def at(self, step: Step) -> PairBatch:
@@ -156,12 +157,12 @@ class BucketSampler:
 
     @property
     def tokens_per_step(self) -> int:
-        """Of targets, on average."""
+        """The mean number of target tokens."""
         return round(sum(one.tokens for one in self._shapes) / self.steps_per_epoch)
 
     @property
     def slots_per_step(self) -> list[tuple[int, int, int, float]]:
-        """Of each shape: rows, slots of a source, slots of a target, and its share of the steps."""
+        """For each shape: rows, padded source length, padded target length, and its share of the steps."""
         counts = torch.bincount(self._turn_bucket, minlength=len(self._shapes)).tolist()
         return [(*one.shape, n / self.steps_per_epoch) for one, n in zip(self._shapes, counts, strict=True)]
 
@@ -185,19 +186,19 @@ class _OneShape:
         epoch, now = step // self.steps_per_epoch, step % self.steps_per_epoch
         N = len(self._sources)
         order = random.integers(self._keys, epoch, 2**31, N).argsort(dim=1, stable=True)
-        turn = _turns(self._turn_keys, epoch, self.steps_per_epoch)[now.view(1)]  # a lone number would make us wait
+        turn = _turns(self._turn_keys, epoch, self.steps_per_epoch)[now.view(1)]  # a scalar would synchronise
         places = torch.arange(self._rows, device=order.device) + self._turn_batch[turn] * self._rows
         rows = order[:, places % N]  # [R, B]
         targets = self._targets[rows].long()
         inputs = torch.cat((torch.full_like(targets[..., :1], self._end), targets[..., :-1]), 2)
         sources = self._sources[rows].long()
-        told, source_told = (
+        padding_mask, source_mask = (
             torch.arange(ids.shape[2], device=ids.device) < lengths[rows][..., None]
             for ids, lengths in ((targets, self._target_lengths), (sources, self._source_lengths))
         )
-        return PairBatch(inputs, targets, told, sources, source_told)
+        return PairBatch(inputs, targets, padding_mask, sources, source_mask)
 
 
 def _turns(keys: Tensor, epoch: Tensor | int, steps: int) -> Int64[Tensor, " S"]:
-    """The order of an epoch's turns."""
+    """The order of the batches of an epoch."""
     return random.integers(keys, epoch, 2**31, steps)[0].argsort(stable=True)

@@ -1,7 +1,7 @@
-"""Pairs ready for use: read from a source, filtered, and every split as tokens of one vocabulary or of two.
+"""Load pairs of texts: read from a source, filtered, tokenised with one vocabulary or two.
 
-A vocabulary is learnt on train: of both sides together, or of each its own. Every vocabulary has one token more than
-its tokenizer knows, END, the last: a source ends with it, and a target begins and ends with it. Tokens are kept between
+Vocabularies are learnt on train, on both sides together or on each by itself. Each is extended by one last token, END,
+that the tokenizer does not know: a source ends with it, and a target begins and ends with it. Tokens are cached between
 runs (`data/cache.py`).
 """
 
@@ -24,7 +24,7 @@ SIDES, ARRAYS = ("source", "target"), ("ids", "ends")
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The sources, or the targets, of one split. All tokens stand one after another; END is not among them."""
+    """The sources or the targets of one split, with all tokens concatenated, without END."""
 
     texts: list[str]
     ids: np.ndarray
@@ -32,18 +32,18 @@ class Side:
     ends: np.ndarray
     """int64: where in `ids` each text ends."""
     end: int
-    """The token END."""
+    """The id of END."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each text, END among them."""
+        """Number of tokens of each text, including END."""
         return np.diff(self.ends, prepend=0) + 1
 
     def only(self, rows: np.ndarray) -> "Side":
-        """These texts of it, in this order."""
+        """A subset of the texts, in this order."""
         begins = np.concatenate(([0], self.ends[:-1]))
         ids = [self.ids[begins[k] : self.ends[k]] for k in rows]
         nothing = np.zeros(0, np.int32)
@@ -51,8 +51,8 @@ class Side:
         return Side([self.texts[k] for k in rows], np.concatenate([nothing, *ids]), ends, self.end)
 
     def padded(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of each text and END, filled up to the longest; and how many of them are real. A text that is
-        longer than this is cut, and has END nevertheless."""
+        """The tokens of each text with END, padded to the longest, and the lengths without padding. Texts longer than
+        `longest` are truncated but keep END."""
         lengths = np.minimum(self.lengths, longest)
         slots = np.arange(int(lengths.max(initial=1)))
         table = np.zeros((len(self), len(slots)), dtype=np.int32)
@@ -70,14 +70,14 @@ class PairedTexts:
     source: Side
     target: Side
     seen: np.ndarray
-    """bool: the same source, but for white space, is in train."""
+    """bool: whether the same source, ignoring white space, is in train."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     @property
     def longer(self) -> np.ndarray:
-        """The tokens of each pair's longer side, with END."""
+        """The length of each pair's longer side in tokens, with END."""
         return np.maximum(self.source.lengths, self.target.lengths)
 
     def only(self, rows: np.ndarray) -> "PairedTexts":
@@ -88,18 +88,18 @@ class PairedTexts:
 class PairedSet:
     name: str
     tokenizer: Tokenizer
-    """Of the sources; and of the targets, where both have one vocabulary."""
+    """The tokenizer of the sources, and of the targets if the vocabulary is joint."""
     target_tokenizer: Tokenizer
     splits: Mapping[str, PairedTexts]
-    """By name; "train" is always there, and first."""
+    """By name; "train" is always the first."""
     identity: str
-    """Stands for everything the tokens depend on."""
+    """A fingerprint of everything the tokens depend on."""
     held_out: bool
-    """Whether `valid` was taken out of train, because the source has none."""
+    """Whether `valid` was held out of train because the source has none."""
     dropped: Mapping[str, int]
-    """How many pairs of train are not learnt from, by reason."""
+    """How many pairs of train were dropped, by reason."""
     files: Mapping[str, Sequence[TextPair]]
-    """By split, all pairs as its source has them, in this order: none is dropped, held out or left out yet."""
+    """By split, all pairs in the order of the source, before anything was dropped or held out."""
 
     @property
     def is_joint(self) -> bool:
@@ -129,13 +129,13 @@ def load(
     target_tokenizer: TokenizerSpec | None,
     most: int | None = None,
 ) -> PairedSet:
-    """Reads the pairs and tokenises them, or finds that this was done before. Only the train split is learnt from."""
+    """Read the pairs and tokenise them, or take the tokens from the cache. Vocabularies are learnt on train only."""
     rows, name = read_pairs(source, path, sides), Path(path).name if path else source
     files = dict(rows)
     rows["train"], dropped = filters.applied(rows["train"])
     if not rows["train"]:
         told = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        raise UserError(f"'{name}' has no pair to train on{f': dropped were {told} (data.filters)' if told else ''}")
+        raise UserError(f"'{name}' has no pairs to train on{f': data.filters dropped {told}' if told else ''}")
     held_out = "valid" not in rows and valid_fraction > 0
     if held_out:
         rows = with_valid(rows, valid_fraction, name)
@@ -165,7 +165,7 @@ def load(
 
 
 def _tokenise(name: str, rows: Splits, spec: TokenizerSpec, sides: Sequence[int]) -> tuple[Tokenizer, cache.MakePieces]:
-    """A vocabulary of these sides of train, and all splits of them as its tokens."""
+    """Learn a vocabulary on these sides of train, and tokenise these sides of all splits."""
     tokenizer = spec.learn("\n".join(pair[k] for k in sides for pair in rows["train"]))
     arrays = {}
     for split, pairs in rows.items():
@@ -180,13 +180,14 @@ def _tokenise(name: str, rows: Splits, spec: TokenizerSpec, sides: Sequence[int]
 
 
 def _identity(rows: Splits, spec: TokenizerSpec, target_spec: TokenizerSpec | None) -> str:
-    """32 hex digits that stand for everything that tokens depend on."""
+    """A hash (32 hex digits) of everything the tokens depend on."""
     digest = cache.fingerprint(spec)
     digest.update(b"one\n" if target_spec is None else f"two\n{target_spec.identity()}\n".encode())
     for split, pairs in rows.items():
         digest.update(hashlib.sha256(split.encode()).digest())
         for pair in pairs:
-            # Digests have a fixed length: nothing can move from a source to its target, or to the next, unnoticed.
+            # Digests have a fixed length, so moving characters between a source, its target or the next pair changes
+            # the hash.
             for side in pair:
                 digest.update(hashlib.sha256(side.encode(errors="surrogatepass")).digest())
     return digest.hexdigest()[:32]

@@ -1,7 +1,6 @@
-"""Which pairs are left out of training: metadata, untranslated rows, and texts that are too long.
+"""Filters for training pairs: metadata, untranslated rows, and texts that are too long.
 
-Only train is filtered. Held-out splits are scored as their source has them: whoever drops hard rows there has made
-another test.
+Only train is filtered. Held-out splits stay complete, because dropping hard rows would make a different test set.
 """
 
 import re
@@ -15,7 +14,7 @@ from headway.data.pairs.sources import TextPair, normalised
 
 _TAG = re.compile(r"<[a-zA-Z]")
 NAMES_AND_NUMBERS = 2
-"""Words: as much may be the same in two languages, and often is."""
+"""Up to so many words are often the same in two languages."""
 
 
 class Filters(Spec):
@@ -50,7 +49,7 @@ class Filters(Spec):
         return None
 
     def applied(self, pairs: Sequence[TextPair]) -> tuple[list[TextPair], dict[str, int]]:
-        """The pairs that are left, and how many were dropped for which reason."""
+        """The remaining pairs, and how many were dropped for each reason."""
         reasons = [self.reason(pair) for pair in pairs]
         kept = [pair for pair, reason in zip(pairs, reasons, strict=True) if reason is None]
         return kept, dict(Counter(reason for reason in reasons if reason is not None))

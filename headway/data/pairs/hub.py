@@ -1,7 +1,7 @@
-"""Pairs from a dataset on the hub: the same files as for running text, with two columns in each row.
+"""Read pairs from a dataset on the hub: the same files as for running text, with two columns per row.
 
-Parquet, JSON (an array or lines), CSV and TSV. The sides are columns (`en`, `de`), or parts of a column that has both,
-as datasets of translations on the hub have it: `{"translation": {"en": "…", "de": "…"}}`.
+Parquet, JSON (an array or lines), CSV and TSV. The sides are columns (`en`, `de`) or parts of one column, as usual for
+translation datasets on the hub: `{"translation": {"en": "…", "de": "…"}}`.
 """
 
 from pathlib import Path
@@ -23,9 +23,9 @@ from headway.data.running.sources import read_text
 
 
 def from_hub(path: str, sides: Sides) -> Splits:
-    """By split, of `owner/name[@revision][/inside]`."""
+    """Pairs by split of `owner/name[@revision][/inside]`."""
     if sides.direction is None:
-        raise UserError(f"data.direction: which columns of '{path}' are the sides? As in data.direction=en-de")
+        raise UserError(f"which columns of '{path}' are the sides? Set data.direction, such as en-de")
     address = Address.parse(path, "dataset")
     folder, names = fetch(address, lambda names: choose(names, address))
     found: Splits = {}
@@ -40,7 +40,7 @@ def from_hub(path: str, sides: Sides) -> Splits:
 
 
 def pairs_of(file: Path, name: str, sides: Sides) -> list[TextPair]:
-    """Of one file, which is called so in messages."""
+    """The pairs of one file; `name` is used in messages."""
     made = []
     for number, row in enumerate(_rows(file, name), start=1):
         both = [_side(row, side) for side in sides.both]
@@ -54,14 +54,14 @@ def pairs_of(file: Path, name: str, sides: Sides) -> list[TextPair]:
 
 
 def _side(row: dict[str, Any], side: str) -> Any:
-    """Its text; empty where the row has none, and None where there is no such column."""
+    """The text of a side; empty if the cell is null, None if there is no such column."""
     parts = [row, *(part for part in row.values() if isinstance(part, dict))]
     found = next((part for part in parts if side in part), None)
     return None if found is None else "" if found[side] is None else found[side]
 
 
 def _columns(row: dict[str, Any]) -> list[str]:
-    """Those that could be meant."""
+    """The columns that hold text."""
     inside = [name for part in row.values() if isinstance(part, dict) for name, text in part.items()]
     return [*(name for name, text in row.items() if isinstance(text, str)), *inside]
 
@@ -69,15 +69,13 @@ def _columns(row: dict[str, Any]) -> list[str]:
 def _rows(file: Path, name: str) -> list[dict[str, Any]]:
     form = format_of(name)
     if form == "txt":
-        raise UserError(
-            f"{name} has lines and no columns: both sides must stand in a row (.parquet, .json, .csv, .tsv)"
-        )
+        raise UserError(f"{name} has no columns: use a file with both sides in each row (.parquet, .json, .csv, .tsv)")
     if form == "parquet":
         arrow, parquet = parquet_library()
         try:
             return parquet.read_table(file).to_pylist()
         except (arrow.ArrowException, OSError) as problem:
-            raise UserError(f"{name} is not a whole parquet file: {str(problem).splitlines()[0]}") from None
+            raise UserError(f"{name} is not a complete parquet file: {str(problem).splitlines()[0]}") from None
     text = read_text(file)
     if form in ("csv", "tsv"):
         return table_objects(text, name, "\t" if form == "tsv" else ",")[0]

@@ -1,4 +1,4 @@
-"""The data part of a recipe, where it is pairs of texts, a source and its target."""
+"""The data part of a recipe for pairs of texts, source and target."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
@@ -13,7 +13,7 @@ from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import BY_RULE, PAIRED_SETS, Sides, is_direction
 from headway.data.running.sources import CORPORA, why_no_encoding
 from headway.data.spec import DataSpec, known_as
-from headway.data.tables import WrittenAs
+from headway.data.tables import TableFormat
 from headway.data.vocabularies import Char, TokenizerSpec
 
 
@@ -61,7 +61,7 @@ class Pairs(DataSpec):
 
     @property
     def sides(self) -> Sides:
-        return Sides(self.direction, self.header, WrittenAs(self.encoding, self.delimiter))
+        return Sides(self.direction, self.header, TableFormat(self.encoding, self.delimiter))
 
     @property
     def is_exact(self) -> bool:
@@ -82,7 +82,7 @@ class Pairs(DataSpec):
             yield Problem(("source", "path"), reason)
         if self.direction is not None:
             if not is_direction(self.direction):
-                reason = f"'{self.direction}' is no direction; write from-to, such as en-de or 1-2"
+                reason = f"'{self.direction}' is not a direction; write from-to, such as en-de or 1-2"
                 yield Problem(("direction",), reason)
             elif len(set(self.sides.both)) == 1:
                 reason = f"'{self.direction}' has one side twice: every target would be its source"
@@ -93,14 +93,14 @@ class Pairs(DataSpec):
             yield Problem(("encoding",), why)
 
     def row_length(self, context: int) -> int:
-        """Of either side, with its END: pairs with a longer one are not trained on."""
+        """The maximum length of either side with END; longer pairs are left out of training."""
         return context
 
     def problems_with(self, model: Any, scoring: Any) -> Iterator[Problem]:
         if scoring.segment or scoring.stride:
-            reason = "pairs are scored whole, one by one: there are no segments, and nothing strides"
+            reason = "pairs are scored whole: segment and stride do not apply"
             yield Problem(("scoring.segment", "scoring.stride"), reason)
-        # Two that are given may cut in two ways and number alike; whether they do is seen when they are read.
+        # Two given tokenizers may have the same tokens; this is checked when they are loaded.
         given = self.tokenizer.is_given and self.target_tokenizer is not None and self.target_tokenizer.is_given
         if self.target_tokenizer is not None and model.shares_vocabulary and not given:
             reason = f"{model.shares_vocabulary}, so the targets cannot have a vocabulary of their own"

@@ -1,1 +1,1 @@
-"""Running text, for language models."""
+"""Running text, for language models and masked language models."""

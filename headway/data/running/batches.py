@@ -1,8 +1,7 @@
-"""Which tokens a language model sees at which step.
+"""Batches of running text: which tokens a language model sees at each step.
 
-A sampler is a pure function of the step: nothing runs on inside it, so to resume a run is to ask for the next step. A
-batch has the replica axis in front, like everything else; what a replica sees depends on its own seed alone, never on
-who trains beside it.
+A sampler is a pure function of the step and has no internal state, so a resumed run just asks for the next step.
+Batches have the replica axis first. What a replica sees depends on its own seed alone, never on the other replicas.
 """
 
 import math
@@ -21,55 +20,56 @@ from headway.core.errors import UserError
 from headway.core.variants import Variant
 
 Step = int | Int32[Tensor, ""]
-"""As a tensor, so that a step can be replayed as a graph in which only this number is another."""
+"""A tensor if the step is replayed as a CUDA graph, where only this value changes."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of text, and for each token the one that comes after it."""
+    """Rows of text, and for each token the next one."""
 
     inputs: Int64[Tensor, "R B T"]
     targets: Int64[Tensor, "R B T"]
     begins: Bool[Tensor, ""]
-    """Rows do not continue those of the step before: a state carried from there means nothing here."""
+    """True if the rows do not continue those of the previous step, so that carried state must be reset."""
     first_row: int = 0
-    """Where in the whole batch these rows are; 0 for the whole. Noise is drawn by row, so parts get what is theirs."""
+    """The index of the first row in the whole batch. Noise is drawn by row, so a part of a batch gets the same noise as
+    in the whole."""
 
     def part(self, k: int, n: int) -> "Batch":
-        """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
+        """The k-th of n equal slices of the rows, for gradient accumulation."""
         rows, left_over = divmod(self.inputs.shape[1], n)
         if left_over:
-            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
+            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be split into {n} equal parts")
         mine = slice(k * rows, (k + 1) * rows)
         return Batch(self.inputs[:, mine], self.targets[:, mine], self.begins, self.first_row + k * rows)
 
 
 class TokenSampler(Protocol):
     steps_per_epoch: int
-    """Steps until as many tokens were seen as the text has."""
+    """Steps until the number of tokens seen equals the length of the text."""
 
     def at(self, step: Step) -> Batch: ...
 
 
 class BatchSpec(Variant):
-    """Which parts of the text a step sees."""
+    """How the batches are taken from the text."""
 
     by_seed: ClassVar[bool] = True
-    """Whether each seed sees others."""
+    """Whether the batches depend on the seed."""
     rows_go_on: ClassVar[bool] = False
-    """Whether each row continues the same row of the step before."""
+    """Whether each row continues the same row of the previous step."""
     by_line: ClassVar[bool] = False
-    """Whether each row is a line of the text, whole, and none has anything of another."""
+    """Whether each row is a single line of the text."""
 
     @abstractmethod
     def build(
         self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> TokenSampler:
-        """A row of `segment` tokens, and the one after it, for each of `batch` rows and each seed."""
+        """A sampler of `batch` rows per seed, each of `segment` tokens and the token after them."""
 
 
 class Crops(BatchSpec):
-    """Every row is a crop from anywhere in the text. Each seed has crops of its own."""
+    """Every row is a random crop of the text. Each seed has its own crops."""
 
     kind: Literal["crops"] = "crops"
 
@@ -85,9 +85,9 @@ class Crops(BatchSpec):
 
 class Contiguous(BatchSpec):
     """The text is cut into as many streams as the batch has rows, and each is read from left to right, segment after
-    segment, so that a state can be carried from one batch to the next. The order of the text is the same for every
-    seed. What is left over at the end of the streams, too short for one more segment, is not read. A state begins anew
-    with every pass over the text, and at no other place."""
+    segment, so that state can be carried from one batch to the next. The order is the same for every seed. The end of
+    the streams, too short for one more segment, is not read. State is reset with every pass over the text and nowhere
+    else."""
 
     by_seed: ClassVar[bool] = False
     rows_go_on: ClassVar[bool] = True
@@ -100,9 +100,9 @@ class Contiguous(BatchSpec):
 
 
 class ShiftedContiguous(BatchSpec):
-    """As contiguous, and every pass over the text begins at another token of the first segment, so that the text is not
-    cut, and gradients do not end, at the same places every time (AWD-LSTM varies the length of segments to that end,
-    https://arxiv.org/abs/1708.02182; here all are of one length). All seeds have the same shifts."""
+    """Like contiguous, but every pass over the text begins at another token of the first segment, so that the text is
+    not cut, and gradients do not stop, at the same places every time. (AWD-LSTM varies the segment length for this
+    purpose, https://arxiv.org/abs/1708.02182; here the length is fixed.) All seeds have the same shifts."""
 
     by_seed: ClassVar[bool] = False
     rows_go_on: ClassVar[bool] = True
@@ -117,9 +117,9 @@ class ShiftedContiguous(BatchSpec):
 
 
 class TextLines(BatchSpec):
-    """Every row is a line of the text, filled up with padding; what is longer than a row goes on in the next. In every
-    epoch every line once, in another order for every seed, lines of similar length together. For models that read rows
-    in both directions: of others, each row would begin without a past."""
+    """Every row is a line of the text, padded; a line longer than a row continues in the next. Every line once per
+    epoch, in an order that depends on the seed, lines of similar length together. Only for models that read rows in
+    both directions; for others, each row would begin without context."""
 
     by_line: ClassVar[bool] = True
     kind: Literal["lines"] = "lines"
@@ -130,7 +130,7 @@ class TextLines(BatchSpec):
     def build(
         self, tokens_on_device: Integer[Tensor, " N"], segment: int, batch: int, seeds: Sequence[int]
     ) -> TokenSampler:
-        raise UserError("data.batches=lines gives rows with padding: masked-language-models read such, and no others")
+        raise UserError("data.batches=lines gives padded rows, which only masked-language-models can read")
 
 
 class CropSampler:
@@ -147,7 +147,7 @@ class CropSampler:
 
 
 class ContiguousSampler:
-    """`furthest`: how many tokens at the beginning of every stream a pass may leave out."""
+    """`furthest`: the largest shift, in tokens at the beginning of every stream that a pass may skip."""
 
     def __init__(self, streams: Integer[Tensor, "B L"], segment: int, replicas: int, furthest: int = 0):
         self._streams, self._segment, self._replicas, self._furthest = streams, segment, replicas, furthest
@@ -162,12 +162,12 @@ class ContiguousSampler:
             turn = torch.div(step, self.steps_per_epoch, rounding_mode="floor")
             first = first + random.integers(self._keys, turn, self._furthest + 1, 1)[0]
         rows = self._streams.index_select(1, position * self._segment + first).long()  # [B, T + 1]
-        rows = rows.expand(self._replicas, -1, -1)  # [R, B, T + 1], without copies
+        rows = rows.expand(self._replicas, -1, -1)  # [R, B, T + 1], a view
         return Batch(rows[..., :-1], rows[..., 1:], begins=position == 0)
 
 
 def on_device(step: Step, beside: Tensor) -> Int32[Tensor, ""]:
-    """Filled there: to copy a number to a device would make the host wait for all work that is queued."""
+    """The step as a tensor on the device. It is created there, because copying would wait for all queued work."""
     return step if isinstance(step, Tensor) else torch.full((), step, dtype=torch.int32, device=beside.device)
 
 
@@ -180,7 +180,7 @@ def _streams(tokens: Integer[Tensor, " N"], segment: int, batch: int) -> Integer
 
 
 def _too_short(tokens: Tensor, needed: str, longest: int, most_rows: int = 0) -> UserError:
-    """`longest`: the segment that would do, if any; `most_rows`: the batch that would, where that matters."""
+    """`longest`: the longest possible segment, if any; `most_rows`: the largest possible batch, if it matters."""
     remedies = [f"the longest possible segment is {longest}"] if longest > 0 else []
     if most_rows > 0:
         remedies.append(f"with segments of this length training.batch is {most_rows} at most")

@@ -1,6 +1,6 @@
-"""A corpus ready for use: text from a source, a vocabulary learnt on its train split, and every split as tokens.
+"""Load a corpus: text from a source, a vocabulary learnt on its train split, and every split as tokens.
 
-Tokens are kept between runs (`data/cache.py`).
+Tokens are cached between runs (`data/cache.py`).
 """
 
 import hashlib
@@ -21,16 +21,16 @@ Held = TypeVar("Held")
 
 @dataclass(frozen=True, eq=False)
 class TextBySplit(Generic[Held]):
-    """Running text by split, in whatever form it is held."""
+    """Running text by split, as tokens or rows."""
 
     name: str
     tokenizer: Tokenizer
     splits: Mapping[str, Held]
-    """By name; "train" is always there, and first."""
+    """By name; "train" is always the first."""
     identity: str
-    """Stands for everything that it depends on: equal for equal text cut in the same way."""
+    """A fingerprint of the texts and the tokenizer's spec."""
     texts: Mapping[str, str]
-    """What the tokens were made from, by split."""
+    """The original texts, by split."""
 
     def split(self, name: str) -> Held:
         if name not in self.splits:
@@ -39,13 +39,13 @@ class TextBySplit(Generic[Held]):
 
 
 class Corpus(TextBySplit[Tokens]):
-    """Text by split, as tokens of one vocabulary."""
+    """Text by split, as tokens."""
 
 
 def load(
     source: str, path: str | None, valid_fraction: float, tokenizer: TokenizerSpec, encoding: str | None = None
 ) -> Corpus:
-    """Reads the text and tokenises it, or finds that this was done before. Only the train split is learnt from."""
+    """Read the text and tokenise it, or take the tokens from the cache. The vocabulary is learnt on train only."""
     texts = sources.read_splits(source, path, valid_fraction, encoding)
     name = Path(path).name if path else source
     identity = _identity(texts, tokenizer)
@@ -58,7 +58,7 @@ def load(
 
 
 def check_not_constant(data: Any) -> None:
-    """A text that says one thing again and again has nothing to be predicted."""
+    """Raise an error if train is a single token repeated, which leaves nothing to predict."""
     ids = data.split("train").ids
     if len(ids) and (ids[: 1 << 16] == ids[0]).all() and (ids == ids[0]).all():
         (token,) = data.tokenizer.pieces(ids[:1])
@@ -83,10 +83,10 @@ def _pieces(name: str, texts: dict[str, str], tokenizer: Tokenizer) -> cache.Pie
 
 
 def _identity(texts: dict[str, str], spec: TokenizerSpec) -> str:
-    """32 hex digits that stand for everything the tokens depend on."""
+    """A hash (32 hex digits) of everything the tokens depend on."""
     digest = cache.fingerprint(spec)
     for split, text in texts.items():
-        # Each text's own digest, because of its fixed length: text cannot move from one split to the next unnoticed.
+        # Digests have a fixed length, so moving text from one split to the next changes the hash.
         of_text = hashlib.sha256()
         for begin in range(0, len(text), 1 << 22):
             of_text.update(text[begin : begin + (1 << 22)].encode())

@@ -1,8 +1,8 @@
-"""Text from a dataset on the hub: which files are data, which split each belongs to, and which column is the text.
+"""Read text from a dataset on the hub: find its data files, their splits, and the text column.
 
-Parquet, JSON (an array or lines), CSV and TSV have columns, of which one is the text; a row becomes a line. Text files
-are read as they are. The files are chosen from the repository's list before anything is downloaded, and a choice that
-only the user can make (one of several sets, one of several columns) is an error that lists what there is.
+Parquet, JSON (an array or lines), CSV and TSV have columns, one of which is the text; a row becomes a line. Text files
+are read as they are. The files are chosen from the repository's listing before anything is downloaded. A choice that
+only the user can make (one of several sets, one of several columns) is an error that lists the options.
 """
 
 import csv
@@ -26,7 +26,8 @@ SPLITS = ("train", "valid", "test")
 
 
 def read_splits(path: str, valid_fraction: float) -> Splits:
-    """Text by split of `owner/name[@revision][/inside][#column]`. Without a `valid`, the end of `train` is held out."""
+    """Text by split of `owner/name[@revision][/inside][#column]`. If there is no `valid`, the end of `train` is held
+    out."""
     place, _, named = path.partition("#")
     address, column = Address.parse(place, "dataset"), named or None
     folder, names = fetch(address, lambda names: choose(names, address))
@@ -47,7 +48,7 @@ def read_splits(path: str, valid_fraction: float) -> Splits:
 
 
 def choose(names: Sequence[str], address: Address) -> list[str]:
-    """The files to read, in order of their names, or an error that says what the user could choose."""
+    """The files to read, sorted by name, or an error that lists what the user can choose from."""
     inside = [name for name in names if _is_within(name, address.within)]
     data = [name for name in inside if _ENDING.search(name) and not _NOT_DATA.fullmatch(PurePosixPath(name).name)]
     if not data:
@@ -57,7 +58,7 @@ def choose(names: Sequence[str], address: Address) -> list[str]:
             f"there is no file {place} that can be read: expected .parquet, .json, .jsonl, .csv, .tsv or .txt, the "
             f"last five also with .gz; {'there are: ' + others if others else 'it is empty'}"
         )
-    # As in a folder of one's own: where files say which split they are, the others are something else.
+    # As in a local folder: if some file names tell their split, the other files are ignored.
     data = [name for name in data if split_of_file(name)] or data
     splits = {split_of_file(name) or "train" for name in data}
     if "train" not in splits:
@@ -77,7 +78,7 @@ def choose(names: Sequence[str], address: Address) -> list[str]:
             f"choose one with a pattern, as in data.path='{address}/*.{formats[0]}'"
         )
     if formats == ["parquet"]:
-        parquet_library()  # now, and not after the download
+        parquet_library()  # fails now rather than after the download
     return sorted(data)
 
 
@@ -86,7 +87,7 @@ def _is_within(name: str, within: str) -> bool:
 
 
 def split_of_file(name: str) -> str | None:
-    """What the file's name says, else the nearest folder's."""
+    """The split, from the file's name or else from the nearest folder's."""
     for part in reversed(PurePosixPath(name.lower()).parts):
         if found := _SPLIT_WORD.search(part):
             return next(split for split, word in zip(SPLITS, found.groups(), strict=True) if word)
@@ -94,7 +95,7 @@ def split_of_file(name: str) -> str | None:
 
 
 def _set_of(name: str) -> str:
-    """The folders that tell one set of splits from another: `wikitext-2/train/0.parquet` is of `wikitext-2`."""
+    """The folders that identify one set of splits: `wikitext-2/train/0.parquet` belongs to `wikitext-2`."""
     folders = PurePosixPath(name).parts[:-1]
     return "/".join(part for part in folders if part != "data" and not _SPLIT_WORD.search(part.lower()))
 
@@ -142,7 +143,7 @@ def _text_column(asked: str | None, holds_text: Mapping[str, bool], name: str) -
 
 def _columns_with_text(holds_text: Mapping[str, bool]) -> str:
     texts = [column for column, is_text in holds_text.items() if is_text]
-    return f"; these do: {', '.join(texts)}" if texts else ", and no other does"
+    return f"; these do: {', '.join(texts)}" if texts else "; no other column does either"
 
 
 def _table_rows(text: str, name: str, column: str | None, delimiter: str) -> Iterator[str]:
@@ -153,7 +154,7 @@ def _table_rows(text: str, name: str, column: str | None, delimiter: str) -> Ite
 
 def table_objects(text: str, name: str, delimiter: str) -> tuple[list[dict[str, str]], list[str]]:
     """The rows of a table with a header, and its columns."""
-    limit = csv.field_size_limit(sys.maxsize)  # documents are longer than what csv takes for a mistake
+    limit = csv.field_size_limit(sys.maxsize)  # documents exceed csv's default limit
     try:
         # A tab-separated file has no quotes around its fields, so a lone one is part of the text.
         quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
@@ -213,7 +214,7 @@ def _parquet_rows(file: Path, name: str, column: str | None) -> Iterable[str]:
         batches = table.iter_batches(columns=[chosen])
         return [row for batch in batches for row in batch.column(0).to_pylist() if row is not None]
     except (arrow.ArrowException, OSError) as problem:
-        raise UserError(f"{name} is not a whole parquet file: {str(problem).splitlines()[0]}") from None
+        raise UserError(f"{name} is not a complete parquet file: {str(problem).splitlines()[0]}") from None
 
 
 def _is_text(arrow: Any, kind: Any) -> bool:

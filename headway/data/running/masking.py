@@ -1,14 +1,13 @@
-"""Which tokens of a text are hidden, for models that guess them from what stands around (https://arxiv.org/abs/1810.04805).
+"""Masking: select tokens of a text for masked language models to predict (https://arxiv.org/abs/1810.04805).
 
     row      [CLS] the cat sat on the mat [SEP]
     input    [CLS] the [MASK] sat on the mat [SEP]
-    places   2                                       which tokens are asked for
+    places   2                                       positions of the tokens to predict
     targets  cat
 
-Of every row the same share of tokens is chosen: 15 % of them, rounded, and at least one. Most of these are hidden
-behind [MASK]; some have another token in their place and some are left as they are, so that a model cannot rely on
-[MASK] to tell it where to think. What is chosen is a pure function of (seed, step, row, position), and another at every
-step.
+In every row the same share of tokens is selected: usually 15 %, rounded, and at least one. Most of these become [MASK];
+some become a random token and some stay unchanged, so that a model cannot rely on [MASK] to know where it is tested.
+The selection is a pure function of (seed, step, row, position) and differs from step to step.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ HIGH = 2**31
 
 
 class MaskedShares(Protocol):
-    """How many tokens are asked for, and what stands in their place; a model of masked tokens says it."""
+    """How many tokens are selected, and what replaces them; part of the model spec."""
 
     @property
     def share(self) -> float: ...
@@ -41,34 +40,34 @@ class MaskedShares(Protocol):
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Rows of text in which some tokens are hidden, and what those are."""
+    """Rows of text in which some tokens are masked, and those tokens."""
 
     inputs: Int64[Tensor, "R B T"]
     places: Int64[Tensor, "R B K"]
-    """Which tokens are asked for; behind the last of a row, others that do not count."""
+    """Positions of the tokens to predict; a row with fewer has further ones that do not count."""
     targets: Int64[Tensor, "R B K"]
-    """What stood there."""
+    """The original tokens."""
     asked: Bool[Tensor, "R B K"] | None = None
-    """Which of the places count; None = all, where rows are of one length."""
+    """Which of the places count; None = all, if rows have the same length."""
     padding_mask: Bool[Tensor, "R B T"] | None = None
     first_row: int = 0
-    """Where in the whole batch these rows are; 0 for the whole."""
+    """The index of the first row in the whole batch."""
 
     @property
     def begins(self) -> Bool[Tensor, ""]:
-        """Every row stands for itself."""
+        """Always true: rows are independent."""
         return torch.ones((), dtype=torch.bool, device=self.inputs.device)
 
     @property
     def restored(self) -> Int64[Tensor, "R B T"]:
-        """The rows with nothing hidden."""
+        """The original rows, without masking."""
         return self.inputs.scatter(2, self.places, self.targets)
 
     def part(self, k: int, n: int) -> "MaskedBatch":
-        """The k-th of n equal slices of the rows, for batches that are too large to be taken at once."""
+        """The k-th of n equal slices of the rows, for gradient accumulation."""
         rows, left_over = divmod(self.inputs.shape[1], n)
         if left_over:
-            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be taken in {n} equal parts")
+            raise UserError(f"a batch of {self.inputs.shape[1]} rows cannot be split into {n} equal parts")
         return self.of_rows(slice(k * rows, (k + 1) * rows), self.first_row + k * rows)
 
     def of_rows(self, mine: slice, first_row: int = 0) -> "MaskedBatch":
@@ -79,7 +78,7 @@ class MaskedBatch:
 
 
 class RowSource(Protocol):
-    """What gives rows of text: of one length and without marks, or with marks and padding."""
+    """A sampler of rows: of equal length without special tokens, or with special tokens and padding."""
 
     steps_per_epoch: int
 
@@ -87,7 +86,7 @@ class RowSource(Protocol):
 
 
 class Hiding:
-    """Hides tokens of rows: for some seeds, and for rows of at most so many tokens."""
+    """Masks tokens of rows with at most `longest` tokens, with random numbers from these seeds."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class Hiding:
         longest: int,
         what: str,
     ):
-        """`words`: the tokens of text, one of which may stand in the place of another; `what` is hidden, for keys."""
+        """`words`: the tokens that may replace another one; `what`: a name for the random keys."""
         self.spec, self.marks, self.words, self.longest = spec, marks, words, longest
         self._marks = torch.tensor(marks.all, device=words.device)
         self._choice, self._fate, self._other = (
@@ -112,12 +111,12 @@ class Hiding:
         step: Int32[Tensor, ""] | int,
         first: int = 0,
     ) -> MaskedBatch:
-        """Of rows with their marks, the first of which has this number."""
+        """Mask rows that have special tokens; the first row has number `first`."""
         (_, B, T), spec = rows.shape, self.spec
         text = ~torch.isin(rows, self._marks)
         text = text if padding_mask is None else text & padding_mask
         draws = self._drawn(self._choice, step, HIGH, B, first)[..., :T] * T + torch.arange(T, device=rows.device)
-        # By the number of places, not by what is drawn: so a batch has one shape, and nobody waits for the device.
+        # The number of places depends on the shape only, so batches have a fixed shape without synchronising.
         most = max(1, round(spec.share * (T - self.marks.room())))
         places = torch.where(text, draws, HIGH * T).topk(most, dim=2, largest=False, sorted=True).indices
         targets = rows.gather(2, places)
@@ -134,13 +133,13 @@ class Hiding:
         return MaskedBatch(rows.scatter(2, places, put), places, targets, asked, padding_mask)
 
     def _drawn(self, keys: Tensor, step: Tensor | int, high: int, rows: int, first: int) -> Int[Tensor, "R B L"]:
-        """A number for every place of every row, whatever else is in the batch."""
+        """A random number for every position of every row, independent of the rest of the batch."""
         drawn = random.integers(keys, step, high, rows * self.longest, first * self.longest)
         return drawn.view(len(keys), rows, self.longest)
 
 
 class MaskedSampler:
-    """Rows from a source, with marks around them and some tokens hidden."""
+    """Rows from another sampler, with special tokens and masking."""
 
     def __init__(self, source: RowSource, hide: Hiding):
         self.source, self.hide = source, hide
@@ -155,8 +154,8 @@ class MaskedSampler:
 
 
 def with_marks(rows: Int64[Tensor, "R B T"], marks: Marks) -> Int64[Tensor, "R B T_and_marks"]:
-    """[CLS] before rows of one length, and [SEP] behind them."""
+    """Add [CLS] before and [SEP] after rows of equal length."""
     edges = marks.around([np.zeros(0, np.int64)]).tolist()
-    one = torch.ones_like(rows[..., :1])  # filled on the device: to copy numbers there would make the host wait
+    one = torch.ones_like(rows[..., :1])  # created on the device, because copying would synchronise
     before, behind = ([one * mark for mark in edge] for edge in (edges[: marks.before], edges[marks.before :]))
     return torch.cat((*before, rows, *behind), -1)

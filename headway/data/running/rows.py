@@ -1,5 +1,5 @@
-"""Running text as rows that stand for themselves: pieces of one length, or lines. For models that read a row as a
-whole, in both directions."""
+"""Running text as independent rows, pieces of one length or lines, for models that read whole rows in both
+directions."""
 
 from dataclasses import dataclass
 
@@ -12,37 +12,37 @@ from headway.data.tokenizers import Tokenizer
 
 @dataclass(frozen=True, eq=False)
 class TextRows:
-    """One split. All tokens stand one after another, without marks."""
+    """The rows of one split, with all tokens concatenated, without special tokens."""
 
     ids: np.ndarray
     """int32"""
     ends: np.ndarray
     """int64: where in `ids` each row ends."""
     longest: int
-    """The most tokens that a row may have."""
+    """The maximum row length in tokens."""
 
     def __len__(self) -> int:
         return len(self.ends)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row, without marks."""
+        """Number of tokens of each row, without special tokens."""
         return np.diff(self.ends, prepend=0)
 
     def only(self, rows: slice) -> "TextRows":
-        """These rows of it."""
+        """A slice of the rows."""
         begin, *_ = (self.ends - self.lengths)[rows]
         ends = self.ends[rows]
         return TextRows(self.ids[begin : ends[-1]], ends - begin, self.longest)
 
     def beginning(self, tokens: int | None) -> "TextRows":
-        """As many of the first rows as have so many tokens together; one at least."""
+        """The first rows, up to so many tokens in total, but at least one row."""
         if tokens is None:
             return self
         return self.only(slice(max(1, int(np.searchsorted(self.ends, tokens, side="right")))))
 
     def padded(self, marks: Marks) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] row [SEP], filled up to the longest; and how many tokens of each are no padding."""
+        """[CLS] row [SEP], padded to the longest, and the lengths without padding."""
         lengths = self.lengths + marks.room()
         slots = np.arange(int(lengths.max(initial=marks.room())))
         table = np.full((len(self), len(slots)), marks.pad, dtype=np.int32)
@@ -56,11 +56,12 @@ class TextRows:
 
 
 class RowCorpus(TextBySplit[TextRows]):
-    """Text by split, in rows; its tokenizer has marks."""
+    """Text by split, in rows; the tokenizer has special tokens."""
 
 
 def in_rows(corpus: Corpus, tokenizer: Tokenizer, longest: int, by_line: bool) -> RowCorpus:
-    """A corpus in rows of at most so many tokens, marks not counted, which its tokenizer now has."""
+    """Split a corpus into rows of at most `longest` tokens, not counting special tokens. `tokenizer` has special
+    tokens."""
     if by_line:
         splits = {split: rows_of_lines(text, tokenizer, longest) for split, text in corpus.texts.items()}
     else:
@@ -70,12 +71,12 @@ def in_rows(corpus: Corpus, tokenizer: Tokenizer, longest: int, by_line: bool) -
 
 
 def pieces(ids: np.ndarray, longest: int) -> TextRows:
-    """One after the other; the last may be shorter."""
+    """Consecutive pieces; the last may be shorter."""
     return TextRows(ids, np.append(np.arange(longest, len(ids), longest), len(ids)), longest)
 
 
 def rows_of_lines(text: str, tokenizer: Tokenizer, longest: int) -> TextRows:
-    """Every line that has a token; what is longer than a row goes on in the next."""
+    """Every line that has tokens; a line longer than a row continues in the next row."""
     lines = [ids for ids in tokenizer.encode_rows(text.split("\n")) if len(ids)]
     cut = [line[k : k + longest] for line in lines for k in range(0, len(line), longest)]
     ids = np.concatenate([np.zeros(0, np.int32), *cut])

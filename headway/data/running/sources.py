@@ -1,8 +1,8 @@
-"""Where raw text comes from: generators that are part of Headway, a folder of known sets, the user's files, or the hub.
+"""Sources of raw text: generators in Headway, a folder of known sets, the user's files, or the hub.
 
-Everything here ends in `dict[str, str]`, text by split, with "train" first. Text is UTF-8, or UTF-16 where a file
-begins like that, or what data.encoding says; a byte-order mark is dropped and Windows line ends become "\\n", so the
-same text gives the same tokens wherever it was saved.
+All give `dict[str, str]`, text by split, "train" first. Text is UTF-8, or UTF-16 where a file begins with its byte
+order mark, or as data.encoding says. A byte order mark is dropped and Windows line ends become "\\n", so the same text
+gives the same tokens wherever it was saved.
 """
 
 import codecs
@@ -23,12 +23,12 @@ Splits = dict[str, str]
 
 
 class KnownSet(NamedTuple):
-    """A folder under HEADWAY_DATA. Any file may also be there with, or without, `.gz`."""
+    """A folder under HEADWAY_DATA. Any file may be there with or without `.gz`."""
 
     files: dict[str, str]
     """The file of each split, train first."""
     train_share: float | None = None
-    """For a set without a split of its own: this share of the train file's characters, the rest being valid."""
+    """For a set that is a single file: the share of its characters that is train; the rest is valid."""
 
 
 EMBEDDED: dict[str, Callable[[], Splits]] = {
@@ -38,7 +38,7 @@ EMBEDDED: dict[str, Callable[[], Splits]] = {
 
 KNOWN_SETS = {
     "wikitext-2": KnownSet({"train": "train.txt.gz", "valid": "valid.txt", "test": "test.txt"}),
-    # The cut that most published figures for this text were made with.
+    # The split used in most published results on this text.
     "tinyshakespeare": KnownSet({"train": "input.txt"}, train_share=0.9),
     "cse256-speeches": KnownSet(
         {
@@ -62,8 +62,8 @@ _TEXT_ENDINGS = (".txt", ".txt.gz")
 
 
 def read_splits(source: str, path: str | None, valid_fraction: float, encoding: str | None = None) -> Splits:
-    """Text by split name, "train" first. `path` belongs to sources 'files' and 'hub', and `valid_fraction` to text that
-    has no split `valid` of its own."""
+    """Text by split name, "train" first. `path` is for the sources 'files' and 'hub'. `valid_fraction` is held out of a
+    text that has no `valid` split."""
     if source not in CORPORA:
         raise UserError(f"there is no corpus called '{source}'{did_you_mean(source, CORPORA)}")
     if source in (FILES, HUB):
@@ -73,7 +73,7 @@ def read_splits(source: str, path: str | None, valid_fraction: float, encoding: 
         if not 0 <= valid_fraction < 1:
             raise UserError(f"valid_fraction is {valid_fraction}; it must be at least 0 and below 1")
         if source == HUB:
-            from headway.data.running import hub  # where it is used: it stands on this module
+            from headway.data.running import hub  # imported here, because it imports this module
 
             return hub.read_splits(path, valid_fraction)
         return _from_path(Path(path).expanduser(), valid_fraction, encoding)
@@ -93,7 +93,7 @@ def _from_known_set(name: str) -> Splits:
 
 
 def known_files(name: str, files: dict[str, str]) -> dict[str, Path]:
-    """Where the files of a known set are, by split."""
+    """The paths of a known set's files, by split."""
     variable = os.environ.get("HEADWAY_DATA")
     if not variable:
         raise UserError(
@@ -127,7 +127,7 @@ def _from_path(path: Path, valid_fraction: float, encoding: str | None) -> Split
 
 
 def _from_folder(folder: Path, encoding: str | None) -> Splits:
-    """The files whose names say which split they are."""
+    """Read the files whose names tell their split."""
     found: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         ending = next((ending for ending in _TEXT_ENDINGS if file.name.endswith(ending)), None)
@@ -146,12 +146,13 @@ def _from_folder(folder: Path, encoding: str | None) -> Splits:
 
 
 def split_of_stem(stem: str) -> str | None:
-    """The split that a file of this name is: train, val, dev, test-easy …"""
+    """The split that a file name stands for: train, val, dev, test-easy …"""
     return stem if _FURTHER_TEST.fullmatch(stem) else _SPLIT_OF_STEM.get(stem)
 
 
 def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
-    """The end of a text is held out, from a line's beginning if that makes it at most half as long again."""
+    """Hold out the end of a text. It starts at the beginning of a line, unless that makes it more than half as long
+    again."""
     if valid_fraction == 0:
         return {"train": text}
     cut = int(len(text) * (1 - valid_fraction))
@@ -168,7 +169,7 @@ def hold_out(text: str, valid_fraction: float, path: Path | str) -> Splits:
 
 
 def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
-    """The text of one file, plain or gzip by its ending; or one sentence that says why it cannot be text."""
+    """Read a text file, gzipped if its ending says so; raise a UserError if it is not text."""
     try:
         content = read_bytes(path, None, through_links=True)
         if path.suffix == ".gz":
@@ -176,7 +177,7 @@ def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding
     except UnreadableError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.why}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
-        raise UserError(f"'{path}' is not a whole gzip file ({problem})") from None
+        raise UserError(f"'{path}' is not a complete gzip file ({problem})") from None
     except OSError as problem:
         raise UserError(f"'{path}' cannot be read: {problem.strerror or problem}") from None
     text = decoded(content, path, encoding, key)
@@ -186,43 +187,43 @@ def read_text(path: Path, encoding: str | None = None, key: str = "data.encoding
 
 
 def is_blank(text: str) -> bool:
-    """Without `strip`, which would be a second copy of a whole corpus."""
+    """Whether a text is empty or white space. Without `strip`, which would copy a whole corpus."""
     return not text or text.isspace()
 
 
 def unzipped(content: bytes, path: Path) -> bytes:
-    """What was compressed, piece by piece: a small file may say that it is a very large one."""
+    """Decompress gzip data piece by piece, since a small file may expand to a huge one."""
     pieces, left, whole = [], content, 0
     while left:
         inner = zlib.decompressobj(wbits=31)
         while not inner.eof and (left or inner.unconsumed_tail):
             piece = inner.decompress(left, PIECE)
             left, whole = inner.unconsumed_tail, whole + len(piece)
-            if whole > max(MOST_TIMES * len(content), PIECE):
-                times = f"{MOST_TIMES} times as long as its {len(content):,} bytes"
-                raise UserError(f"'{path}' becomes more than {times}, which no text does: unpack it, and look at it")
+            if whole > max(MAX_EXPANSION * len(content), PIECE):
+                times = f"{MAX_EXPANSION} times its {len(content):,} bytes"
+                raise UserError(f"'{path}' expands to more than {times}, which text does not: unpack it and check it")
             pieces.append(piece)
             if not piece and not left:
                 break
         if not inner.eof:
-            raise EOFError("it ends before its end")
+            raise EOFError("it is truncated")
         left = inner.unused_data.lstrip(b"\0")
     return b"".join(pieces)
 
 
 PIECE = 16 << 20
-MOST_TIMES = 200
-"""Gzip makes text a third of its size, and the most monotonous of it a hundredth or so."""
+MAX_EXPANSION = 200
+"""Limit on the expansion by gzip: usual text expands three times, very repetitive text about a hundred times."""
 
 
 def decoded(content: bytes, path: Path, encoding: str | None = None, key: str = "data.encoding=") -> str:
-    """As text. What begins like UTF-16 is taken for that; any other encoding has to be said."""
+    """Decode bytes as UTF-8, or as UTF-16 or UTF-32 if they look like it; any other encoding must be given."""
     inside = ", after decompression" if path.suffix == ".gz" else ""
     if encoding is None and (found := _wide(content)):
         encoding = found
-        say_once(f"{path.name}: this is {found.upper()} (data.encoding), as its first bytes say")
+        say_once(f"{path.name}: read as {found.upper()} (data.encoding), judging by its first bytes")
     if encoding is None and (zero := content.find(b"\0")) >= 0:
-        raise UserError(f"'{path}' is binary, not text: there is a zero byte at offset {zero}{inside}")
+        raise UserError(f"'{path}' is binary, not text: it has a zero byte at offset {zero}{inside}")
     try:
         text = content.decode(encoding or "utf-8")
     except UnicodeDecodeError as problem:
@@ -231,15 +232,16 @@ def decoded(content: bytes, path: Path, encoding: str | None = None, key: str = 
         if encoding is not None:
             raise UserError(f"'{path}' is not {encoding} text: {what} cannot be decoded") from None
         what = f"{what}, in line {content.count(10, 0, problem.start) + 1:,}, cannot be decoded"
-        remedy = f"Excel and older programs of Windows write cp1252: say {key}cp1252 (or latin-1, or what it is)"
+        remedy = f"Excel and older Windows programs write cp1252: set {key}cp1252 (or latin-1, or whatever it is)"
         raise UserError(f"'{path}' is not UTF-8 text: {what}; {remedy}") from None
     if encoding is not None and "\0" in text:
-        raise UserError(f"'{path}' read as {encoding} has zero bytes in it: it is something else, or no text at all")
+        raise UserError(f"'{path}' read as {encoding} has zero bytes in it: it has another encoding or is not text")
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def _wide(content: bytes) -> str | None:
-    """UTF-16 or UTF-32: told by the byte-order mark; without one, by every second byte, zero in Western text."""
+    """Detect UTF-16 or UTF-32 by the byte order mark, or UTF-16 without one by its zero bytes, every second in Western
+    text."""
     for mark, name in (
         (codecs.BOM_UTF32_LE, "utf-32"),
         (codecs.BOM_UTF32_BE, "utf-32"),
@@ -257,14 +259,14 @@ def _wide(content: bytes) -> str | None:
 
 
 def why_no_encoding(encoding: str | None) -> str:
-    """Why text cannot be in it, in words; nothing, if it can."""
+    """Why this is not a text encoding; empty if it is one."""
     if encoding is None:
         return ""
     try:
-        is_text = codecs.lookup(encoding)._is_text_encoding  # rot13 and zip are codecs, too
+        is_text = codecs.lookup(encoding)._is_text_encoding  # rot13 and zip are codecs too
         b"".decode(encoding)
     except (LookupError, ValueError):
         is_text = False
     return (
-        "" if is_text else f"'{encoding}' is no encoding of text that Python knows; such as cp1252, latin-1, shift_jis"
+        "" if is_text else f"Python knows no text encoding '{encoding}'; use a name such as cp1252, latin-1, shift_jis"
     )

@@ -1,4 +1,4 @@
-"""The data part of a recipe, where it is running text."""
+"""The data part of a recipe for running text."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
@@ -55,10 +55,10 @@ class Text(DataSpec):
         if why := why_no_encoding(self.encoding):
             yield Problem(("encoding",), why)
         elif self.encoding is not None and self.source != "files":
-            yield Problem(("source", "encoding"), f"{self.source} is written as it is; encoding is for source: files")
+            yield Problem(("source", "encoding"), f"{self.source} has a fixed encoding; encoding is for source: files")
 
     def row_length(self, context: int) -> int:
-        """Tokens per training row of a model with this context."""
+        """Tokens per training row, for a model with this context."""
         return self.segment or context
 
     @property
@@ -71,7 +71,7 @@ class Text(DataSpec):
             yield from self._problems_of_rows(segment, context, scoring)
             return
         if self.batches.by_line:
-            reason = "a language model reads on from line to line; rows of single lines are for masked-language-models"
+            reason = "rows of single lines are for masked-language-models; a language model reads across lines"
             yield Problem(("data.batches", "model.kind"), reason)
         scored = scoring.segment or segment
         if model.horizon is not None and segment > context:
@@ -90,17 +90,17 @@ class Text(DataSpec):
                 reason = "no layer of this model carries a state; a recurrence does, and attention with mixer.memory"
                 yield Problem(("scoring.state", "model.mixer"), reason)
             elif scoring.stride and scoring.stride != scored:
-                reason = f"where state is carried every token is read once, so nothing strides by {scoring.stride}"
-                yield Problem(("scoring.state", "scoring.stride"), f"{reason}; use state: fresh, or no stride")
+                reason = f"with carried state every token is read once, so a stride of {scoring.stride} is not possible"
+                yield Problem(("scoring.state", "scoring.stride"), f"{reason}; set state: fresh, or no stride")
 
     def _problems_of_rows(self, segment: int, context: int, scoring: Any) -> Iterator[Problem]:
-        """Of models that read rows in both directions, each for itself."""
+        """Problems for models that read independent rows in both directions."""
         if segment > context:
             reason = f"rows of {segment} tokens do not fit a model whose context is {context}"
             yield Problem(("data.segment", "model.context"), reason)
         if segment < 4:
-            reason = f"rows of {segment} tokens: the first and the last are marks, and what is hidden needs a neighbour"
-            yield Problem(("data.segment", "model.context"), f"{reason}; 4 at least")
+            reason = f"rows of {segment} tokens, two of them special: a masked token needs a neighbour"
+            yield Problem(("data.segment", "model.context"), f"{reason}; use 4 or more")
         if scoring.segment or scoring.stride or scoring.state:
-            reason = "hidden tokens are guessed in rows as long as those of training: nothing strides or goes on"
+            reason = "masked tokens are predicted in rows as in training: segment, stride and state do not apply"
             yield Problem(("scoring.segment", "scoring.stride", "scoring.state"), reason)

@@ -1,1 +1,1 @@
-"""Models of architectures that we do not have, run by `transformers`."""
+"""Models with architectures that Headway does not implement, run by `transformers`."""

@@ -1,4 +1,4 @@
-"""What models run by `transformers` have in common: which module is of which layer, and adapters by `peft`."""
+"""What models run by `transformers` have in common: the layer of each parameter, and adapters by `peft`."""
 
 import math
 import re
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from headway.core.errors import UserError
 from headway.models.borrowed.module import BorrowedDropout, built, with_axis
-from headway.models.borrowed.taps import LayerTaps, hook, layers_in, wired
+from headway.models.borrowed.taps import LayerTaps, connect_taps, hook, layers_in
 from headway.nn.positions import Positions
 from headway.nn.seeding import seed_part
 from headway.nn.taps import Tap
 from headway.nn.trainable import Trainable
 
-_MAKES = {
+_NAME_PATTERNS = {
     "queries": r"\.(query|query_proj|q_lin|q_proj|q)$",
     "keys": r"\.(key|key_proj|k_lin|k_proj|k)$",
     "values": r"\.(value|value_proj|v_lin|v_proj|v)$",
@@ -23,25 +23,25 @@ _MAKES = {
     "feedforward": r"\.(intermediate\.dense|ffn|ffn_output|fc1|fc2|lin1|lin2|gate_proj|up_proj|down_proj)$"
     r"|(?<!attention)\.output\.dense$",
 }
-"""What maps are called by whom."""
+"""The names that architectures give to these matrices."""
 
 
 class RunByTransformers(Trainable):
-    """Of a backbone it has the interface, and none of the parts: one replica, whose layers are those of `body`."""
+    """The interface of a backbone around a module of transformers (`body`), with a single replica."""
 
     spec: Any
 
     def borrow(self, spec: Any, vocabulary: int, replicas: int, kind: str) -> None:
         if replicas > 1:
             raise UserError(
-                f"a '{spec.body.config.get('model_type')}' runs as transformers has it, one replica at a time: train "
-                "the seeds in turn, with --together 1"
+                f"a '{spec.body.config.get('model_type')}' model is run by transformers, one replica at a time: train "
+                "the seeds one after another, with --together 1"
             )
         self.spec, self.replicas, self.vocabulary = spec, 1, vocabulary
         self.body = built(spec.body.config, kind)
         self.layers = nn.ModuleList(LayerTaps() for _ in range(spec.layers))
-        self.is_fused = wired(self.body, self.layers)
-        self.filling = int(getattr(self.body.config, "pad_token_id", None) or 0)
+        self.is_fused = connect_taps(self.body, self.layers)
+        self.pad_id = int(getattr(self.body.config, "pad_token_id", None) or 0)
         self.embedded = Tap()
         hook(getattr(self.body, "embeddings", None) or self.body.get_input_embeddings(), self.embedded)
         self.positions = Positions()
@@ -49,12 +49,12 @@ class RunByTransformers(Trainable):
 
     @property
     def body_weights(self) -> dict[str, Tensor]:
-        """Without the axis of replicas, as the module knows them."""
+        """The module's weights, without the axis of replicas."""
         return {name: p.squeeze(0) for name, p in self.body.named_parameters()}
 
     @property
     def shows_attention(self) -> bool:
-        """Whether somebody watches weights that the module must be asked for."""
+        """Whether attention weights are watched that only the module itself can return."""
         of_layers = (getattr(layer, "attention", None) for layer in self.layers)
         return not self.is_fused and any(taps is not None and taps.weights.is_watched for taps in of_layers)
 
@@ -84,8 +84,8 @@ class RunByTransformers(Trainable):
     def add_adapters(
         self, targets: Sequence[str], rank: int, alpha: float, dropout: float, seeds: Sequence[int]
     ) -> int:
-        """Those of `peft`, beside the maps that architectures name so."""
-        wanted = re.compile("|".join(_MAKES[target] for target in targets))
+        """Add adapters of `peft` to the matrices with names in `_NAME_PATTERNS`."""
+        wanted = re.compile("|".join(_NAME_PATTERNS[target] for target in targets))
         within = re.escape(layers_in(self.body, self.spec.layers))
         named = ((name, re.match(rf"{within}\.\d+\.(.*)", name), part) for name, part in self.body.named_modules())
         places = [name for name, of, part in named if isinstance(part, nn.Linear) and of and wanted.search(f".{of[1]}")]
@@ -94,7 +94,7 @@ class RunByTransformers(Trainable):
         config = peft().LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=places)
         peft().inject_adapter_in_model(config, self.body)
         for p in self.body.parameters():
-            p.requires_grad_(True)  # peft has frozen the others; what is trained, their pace says
+            p.requires_grad_(True)  # peft froze the others; here the pace decides what is trained
         for name, part in list(self.body.named_modules()):
             if ".lora_dropout." in f"{name}." and isinstance(part, nn.Dropout):
                 owner, _, key = name.rpartition(".")
@@ -118,7 +118,7 @@ def peft() -> Any:
         import peft  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(
-            "training.tuning: adapters in this architecture are made by the package peft, which is not installed: "
+            "training.tuning: adapters in this architecture need the package peft, which is not installed: "
             "pip install 'headway[pretrained]'"
         ) from None
     return peft

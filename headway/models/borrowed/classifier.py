@@ -1,4 +1,4 @@
-"""Pooling and a head of ours on top of an encoder that `transformers` runs (DeBERTa, MPNet, ALBERT …)."""
+"""Our pooling and classification head on top of an encoder run by `transformers` (DeBERTa, MPNet, ALBERT …)."""
 
 import inspect
 from typing import Any
@@ -35,10 +35,10 @@ class BorrowedClassifier(RunByTransformers, Classifier):
     ) -> tuple[Float[Tensor, "1 B T D"], Any]:
         self.check_length(ids.shape[2], padding_mask)
         there = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
-        # Tokens first, whatever stands around them: architectures count positions by slots.
+        # Move tokens before the padding, because these architectures count positions by slots.
         order = (~there).long().argsort(dim=-1, stable=True)
         ids, there = ids.gather(2, order), there.gather(2, order)
-        ids = ids.masked_fill(~there, self.filling)
+        ids = ids.masked_fill(~there, self.pad_id)
         given: dict[str, Any] = {"input_ids": ids[0], "attention_mask": there[0].long()}
         if (by := self.told_apart) is not None:
             given["token_type_ids"] = which_text(ids, there, by.separator, by.count)[0]

@@ -1,11 +1,11 @@
-"""A language model that `transformers` runs (GPT-NeoX, OPT, Phi, Gemma, Qwen3, BLOOM …), behind the interface of ours.
+"""A language model run by `transformers` (GPT-NeoX, OPT, Phi, Gemma, Qwen3, BLOOM …), with the interface of ours.
 
 ids     [1, B, T]
 logits  [1, B, T, V]
 
-What it goes on from is the cache that transformers keeps for it, where that holds keys and values of the slots so far,
-and going on from it gives what reading all again gives, which is tried when the model is built. Else everything is read
-again for every token.
+Its state is the KV cache of transformers, if that holds keys and values per slot, and if decoding with it gives the
+same logits as reading the whole sequence. Both are tried out when the model is built. Otherwise the whole sequence is
+read again for every token.
 """
 
 import copy
@@ -24,24 +24,24 @@ from headway.models.language_model import LanguageModel, LanguageModelSpec
 from headway.nn.taps import Tap
 from headway.nn.trainable import Carried, Trainable
 
-_SAME = 1e-4  # of the largest number: sums of another shape round differently
+_TOLERANCE = 1e-4  # relative to the largest logit: sums of another shape round differently
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a borrowed model goes on from. None of it is changed by going on."""
+class CachedState:
+    """The state of a borrowed model. Continuing from it does not change it."""
 
     cache: Any
     length: int
 
-    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "Kept":
+    def of_rows(self, rows: Int[Tensor, "1 N"], same_sources: bool = False) -> "CachedState":
         chosen = _copied(self.cache)
         chosen.batch_select_indices(rows[0])
-        return Kept(chosen, self.length)
+        return CachedState(chosen, self.length)
 
 
 class BorrowedLanguageModel(RunByTransformers, LanguageModel):
-    multiplies_out = False  # some scale their answers, or bend them
+    multiplies_out = False  # some architectures scale or cap their logits
 
     def __init__(self, spec: LanguageModelSpec, vocabulary: int, replicas: int, device: str = "cpu"):
         Trainable.__init__(self)
@@ -102,17 +102,17 @@ class BorrowedLanguageModel(RunByTransformers, LanguageModel):
         return None
 
     def _run(
-        self, module: Any, prefix: str, ids: Tensor, state: Kept | None, padding_mask: Tensor | None
-    ) -> tuple[Any, Tensor | None, Kept | None]:
-        """What the module gives; where each token stood, if some have changed places; and the state after them."""
+        self, module: Any, prefix: str, ids: Tensor, state: CachedState | None, padding_mask: Tensor | None
+    ) -> tuple[Any, Tensor | None, CachedState | None]:
+        """The module's output; the order to restore, if tokens were moved; and the state after them."""
         past = 0 if state is None else state.length
         order = None
         if padding_mask is not None and not bool(padding_mask.all()):
             if past:
-                raise UserError("a model that transformers runs goes on from rows without padding alone")
-            # Tokens first: so nobody sees padding, which stands behind them, and positions are those of slots.
+                raise UserError("a model run by transformers cannot continue from rows with padding")
+            # Move tokens before the padding: the causal mask then hides it, and slots are positions.
             order = (~padding_mask).long().argsort(dim=-1, stable=True)
-            ids = ids.masked_fill(~padding_mask, self.filling).gather(2, order)
+            ids = ids.masked_fill(~padding_mask, self.pad_id).gather(2, order)
         self.check_length(past + ids.shape[2], padding_mask)
         there = torch.ones(ids.shape[1], past + ids.shape[2], dtype=torch.long, device=ids.device)
         given: dict[str, Any] = {"input_ids": ids[0], "attention_mask": there, "return_dict": True}
@@ -126,12 +126,12 @@ class BorrowedLanguageModel(RunByTransformers, LanguageModel):
         out = torch.func.functional_call(module, weights, kwargs=given)
         self.show_attention(out)
         back = None if order is None else order.argsort(dim=-1)
-        kept = Kept(out.past_key_values, past + ids.shape[2]) if self.why_no_cache is None and order is None else None
-        return out, back, kept
+        has_state = self.why_no_cache is None and order is None
+        return out, back, CachedState(out.past_key_values, past + ids.shape[2]) if has_state else None
 
     @torch.no_grad()
     def _tried(self) -> str | None:
-        """Whether it can go on from what it keeps; else why not."""
+        """Why it cannot decode with a KV cache, found out by trying; None = it can."""
         from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
         self._why_no_cache = None
@@ -141,16 +141,16 @@ class BorrowedLanguageModel(RunByTransformers, LanguageModel):
             _, state = self(ids[..., :2])
             cache, of_slots = state.cache, (DynamicLayer, DynamicSlidingWindowLayer)
             if not isinstance(cache, DynamicCache) or not all(type(one) in of_slots for one in cache.layers):
-                return "what transformers keeps for it is not keys and values of slots"
+                return "its cache in transformers does not hold keys and values per slot"
             last, _ = self(ids[:, [1, 0], 2:], state.of_rows(torch.tensor([[1, 0]])))
         except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError) as problem:
-            return f"transformers keeps none for it ({type(problem).__name__})"
+            return f"transformers has no KV cache for it ({type(problem).__name__})"
         off = (last[0, :, 0] - whole[0, [1, 0], 2]).abs().max()
-        return None if off <= _SAME * whole.abs().max() else "going on from it gives other numbers than reading all"
+        return None if off <= _TOLERANCE * whole.abs().max() else "with its cache logits differ from those without"
 
 
 def _copied(cache: Any) -> Any:
-    """A cache that may be written to: its layers put new tensors in the place of those they have."""
+    """A copy of the cache that may be updated: its layers replace their tensors and do not write into them."""
     made = copy.copy(cache)
     made.layers = [copy.copy(one) for one in cache.layers]
     return made

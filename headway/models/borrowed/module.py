@@ -1,8 +1,8 @@
-"""A module of `transformers`, made from its config.json, and weights for it from a folder.
+"""A module of `transformers`, built from its config.json, and weights for it from a folder.
 
-Two things are ours in it. Parameters have the leading axis that all have here (R = 1), and the module is called with it
-taken off. Dropout is drawn as everywhere (`core/random.py`), so that a training can be repeated and resumed; where an
-architecture draws it by itself, it is left out.
+Two things differ from transformers. Parameters have a leading axis of replicas (R = 1), which is removed when the
+module is called. Dropout is ours (`core/random.py`), so that training can be repeated and resumed; dropout that an
+architecture does without a module is switched off.
 """
 
 import inspect
@@ -22,19 +22,19 @@ from headway.models.borrowed.taps import KERNEL, register
 from headway.nn.replicated import Dropout
 
 ENCODER, CAUSAL = "AutoModel", "AutoModelForCausalLM"
-"""What is asked for, by the class of transformers that gives it."""
-_UNREAD = ("model_type", "auto_map", "architectures", "dtype", "torch_dtype")
-"""Keys of config.json that say nothing of what is computed: all is computed in float32."""
-NO_PLACES = 512
-"""How long a sequence is read of a model that does not say what it has positions for."""
+"""The class of transformers that builds each kind of model."""
+_IGNORED_KEYS = ("model_type", "auto_map", "architectures", "dtype", "torch_dtype")
+"""Keys of config.json that are ignored, as they do not change what is computed (always in float32)."""
+DEFAULT_CONTEXT = 512
+"""The context length of a model whose configuration does not give one."""
 
 
 class BorrowedDropout(nn.Module):
-    """Stands where `transformers` has its own."""
+    """Our dropout, in place of that of `transformers`."""
 
     def __init__(self, rate: float, fixed: bool):
         super().__init__()
-        self.p = 0.0  # what fused kernels would draw from a stream of their own
+        self.p = 0.0  # the rate for fused kernels, which would use a random stream of their own
         self.drop = Dropout(1, rate, fixed)
 
     def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
@@ -42,7 +42,7 @@ class BorrowedDropout(nn.Module):
 
 
 def size_of(config: Mapping[str, Any], kind: str = ENCODER) -> int:
-    """How many numbers a module of this configuration has, without making room for them."""
+    """The number of parameters of a module with this configuration, without allocating memory for them."""
     with torch.device("meta"):
         module = _made(config, kind)
     if "input_ids" not in inspect.signature(module.forward).parameters:
@@ -57,9 +57,9 @@ def _made(config: Mapping[str, Any], kind: str) -> Any:
     try:
         try:
             return loader.from_config(wanted, attn_implementation=KERNEL, trust_remote_code=False).float()
-        except KeyError:  # an architecture that knows its kernels by name
+        except KeyError:  # an architecture with a fixed list of kernels
             return loader.from_config(wanted, attn_implementation="eager", trust_remote_code=False).float()
-    except Exception as problem:  # an activation that it has not, sizes that do not fit each other …
+    except Exception as problem:  # an unknown activation, sizes that do not fit together …
         raise UserError(
             f"transformers cannot build the '{config.get('model_type')}' of config.json: "
             f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
@@ -67,9 +67,9 @@ def _made(config: Mapping[str, Any], kind: str) -> Any:
 
 
 def built(config: Mapping[str, Any], kind: str = ENCODER) -> Any:
-    """The module of this configuration, its parameters still to be filled."""
+    """The module with this configuration, with parameters still to be initialised."""
     module = _made(config, kind)
-    if getattr(module, "pooler", None) is not None:  # which nobody would train: pooling is ours
+    if getattr(module, "pooler", None) is not None:  # it would never be trained: pooling is ours
         module.pooler = None
     replaced: dict[int, nn.Parameter] = {}
     for name, part in list(module.named_modules()):
@@ -87,8 +87,8 @@ def built(config: Mapping[str, Any], kind: str = ENCODER) -> Any:
 
 
 def weights_of(folder: Path, kind: str = ENCODER) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights of a folder's model, as transformers reads them, without a pickle and without code of the folder's;
-    those that the folder lacks are not among them. And what else it has: heads, by the first part of their names."""
+    """The weights of a folder's model, read by transformers without pickle and without running code of the folder;
+    weights that the folder lacks are left out. Also the names of what else it has, such as heads."""
     transformers = library()
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     try:
@@ -96,7 +96,7 @@ def weights_of(folder: Path, kind: str = ENCODER) -> tuple[dict[str, Tensor], li
             found, told = getattr(transformers, kind).from_pretrained(
                 str(folder), **safe, output_loading_info=True, ignore_mismatched_sizes=True
             )
-    except Exception as problem:  # transformers raises whatever it stumbles over
+    except Exception as problem:  # transformers can raise anything
         raise UserError(f"{folder}: transformers cannot read it: {str(problem).splitlines()[0]}") from None
     missing, wrong = set(told["missing_keys"]), told.get("mismatched_keys") or ()
     if lost := [name for name in sorted(missing) if "pooler" not in name]:
@@ -107,18 +107,18 @@ def weights_of(folder: Path, kind: str = ENCODER) -> tuple[dict[str, Tensor], li
     more = sorted(name.removeprefix(f"{found.base_model_prefix}.") for name in told["unexpected_keys"])
     parts = [name for name, _ in found.named_children()]
     if layers := [name for name in more if name.split(".")[0] in parts and re.search(r"\.\d+\.", name)]:
-        raise UserError(f"{folder}: these weights have no place in what config.json says: {', '.join(layers[:5])}")
+        raise UserError(f"{folder}: the model of config.json has no such weights: {', '.join(layers[:5])}")
     left = list(dict.fromkeys(name.split(".")[0] for name in more if name.split(".")[0] not in parts))
     weights = {name: tensor.detach().float() for name, tensor in found.named_parameters() if name not in missing}
     buffers = dict(found.named_buffers())
     if beside := [name for name, one in found.state_dict().items() if name in buffers and one.is_floating_point()]:
-        raise UserError(f"{folder}: it has numbers beside its weights, which are not read: {', '.join(beside[:3])}")
+        raise UserError(f"{folder}: it has buffers beside its weights, which cannot be loaded: {', '.join(beside[:3])}")
     return weights, left
 
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Its report of what it did not find is made ours."""
+    """Without transformers' own report of missing weights and its progress bars: we report these ourselves."""
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -132,10 +132,10 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def shape_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """Layers, width, heads, hidden units and longest sequence, by whatever name this architecture has for them."""
+    """Layers, width, heads, hidden units and context length, under whatever names this architecture has for them."""
     wanted = _config(library(), config)
     if getattr(wanted, "is_encoder_decoder", False):
-        raise UserError(f"a '{config.get('model_type')}' model is an encoder with a decoder; expected one of the two")
+        raise UserError(f"a '{config.get('model_type')}' model is an encoder-decoder; expected an encoder or a decoder")
     names = {
         "layers": "num_hidden_layers",
         "width": "hidden_size",
@@ -144,47 +144,47 @@ def shape_of(config: Mapping[str, Any]) -> dict[str, int]:
         "context": "max_position_embeddings",
     }
     found = {ours: getattr(wanted, theirs, None) for ours, theirs in names.items()}
-    offset = 2 if config.get("model_type") == "mpnet" else 0  # its positions begin behind the padding token
+    offset = 2 if config.get("model_type") == "mpnet" else 0  # its positions start after the padding token's
     context = found["context"]
-    found["context"] = context - offset if isinstance(context, int) and context > offset else NO_PLACES
+    found["context"] = context - offset if isinstance(context, int) and context > offset else DEFAULT_CONTEXT
     if not all(isinstance(found[key], int) for key in ("layers", "width", "heads")):
         raise UserError(
-            f"a '{config.get('model_type')}' model does not say how many layers it has, or how wide they are"
+            f"the configuration of a '{config.get('model_type')}' model lacks the number of layers, heads, or the width"
         )
     return {key: value for key, value in found.items() if isinstance(value, int)}
 
 
 def check_causal(config: Mapping[str, Any]) -> None:
-    """It is a causal language model, of a kind that transformers knows."""
+    """Check that this is a causal language model that transformers supports."""
     family = str(config.get("model_type"))
     _config(library(), config)
     if family not in library().models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise UserError(
-            f"a '{family}' model (model_type of config.json) is no causal language model, and none of the others that "
-            "are imported; an encoder is trained on: model.start={kind: pretrained, from: …}"
+            f"a '{family}' model (model_type of config.json) is not a causal language model, nor another kind that can "
+            "be imported; to fine-tune an encoder, use model.start={kind: pretrained, from: …}"
         )
 
 
 def library() -> Any:
     try:
-        return import_module("transformers")  # by name: who checks types would read all the models it has
+        return import_module("transformers")  # by name, so that type checkers do not read all of its models
     except ImportError:
         raise UserError(
-            "this architecture is run by the package transformers, which is not installed: "
+            "this architecture needs the package transformers, which is not installed: "
             "pip install 'headway[pretrained]'"
         ) from None
 
 
 def _config(transformers: Any, config: Mapping[str, Any]) -> Any:
     family = str(config.get("model_type"))
-    settings = {key: value for key, value in config.items() if key not in _UNREAD}
+    settings = {key: value for key, value in config.items() if key not in _IGNORED_KEYS}
     try:
         return transformers.AutoConfig.for_model(family, **settings)
     except (ValueError, KeyError):
         hint = did_you_mean(family, transformers.CONFIG_MAPPING)
         raise UserError(
             f"config.json describes a '{family}' model (model_type), which transformers {transformers.__version__} "
-            f"does not know{hint if 'did you mean' in hint else ''}; code that comes with weights is not run"
+            f"does not know{hint if 'did you mean' in hint else ''}; Headway does not run code that comes with weights"
         ) from None
     except Exception as problem:
         raise UserError(f"config.json of a '{family}' model: {problem}") from None

@@ -1,8 +1,8 @@
-"""Taps into a module run by `transformers`: what flows inside it, under our names.
+"""Taps into a module run by `transformers`: its internals, under our names.
 
-Where attention goes through a kernel that can be chosen, ours is chosen: queries, keys and values flow by taps, and
-weights are computed again from them. An architecture that has attention of its own shows the weights that it has
-computed; one that has none, or one layer many times, shows what it can.
+If an architecture lets us choose the attention function, it gets ours: queries, keys and values pass through taps, and
+attention weights are recomputed from them. An architecture with attention code of its own returns the weights that it
+computed. One without attention, or with a single layer used many times, has only some of the taps.
 """
 
 from typing import Any
@@ -17,14 +17,14 @@ from headway.nn.mixer import Mixer
 from headway.nn.taps import Display, Tap
 
 KERNEL = "headway"
-"""What transformers knows our attention function by."""
+"""The name of our attention function in transformers."""
 _TAPS = "headway_taps"
-_TRIED = 4  # tokens
-_SAME = 1e-4  # of the largest number: two kernels may round differently
+_TRIAL_TOKENS = 4  # tokens
+_TOLERANCE = 1e-4  # relative to the largest output: two kernels may round differently
 
 
 class LayerTaps(nn.Module):
-    """What flows by in one layer of the borrowed module."""
+    """The taps of one layer of the borrowed module."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class LayerTaps(nn.Module):
 
 
 class AttentionTaps(Mixer):
-    """Of a mixer it has what audits ask: the tokens' order is known, by whatever scheme the architecture has."""
+    """The parts of a mixer that audits use. It knows the order of tokens by whatever scheme the architecture has."""
 
     knows_order = True
 
@@ -45,16 +45,16 @@ class AttentionTaps(Mixer):
 
 
 def layers_in(module: nn.Module, count: int) -> str:
-    """Where the list of layers stands in a module; empty = there is none of so many."""
+    """The path of the list of layers in a module; empty = there is no list with this number of layers."""
     lists = [name for name, one in module.named_modules() if isinstance(one, nn.ModuleList) and len(one) == count]
     return lists[0] if lists else ""
 
 
 @torch.no_grad()
-def wired(module: Any, layers: nn.ModuleList) -> bool:
-    """Let what flows in the module's layers flow by ours; gives whether attention does, too. Which is tried: not every
-    architecture asks for the kernel that it was told to use, or leaves all to it, and some have one layer many times.
-    Layers in which no attention is found have no taps for it afterwards."""
+def connect_taps(module: Any, layers: nn.ModuleList) -> bool:
+    """Connect the module's layers to our taps; return whether attention passes through our function. That is found out
+    by trying: some architectures ignore the chosen attention function, do more than it does, or use one layer many
+    times. Layers in which no attention is found lose their attention taps."""
     path, seen = layers_in(module, len(layers)), set()
     module.eval()
     if path:
@@ -68,13 +68,13 @@ def wired(module: Any, layers: nn.ModuleList) -> bool:
         ]
         try:
             by_ours = _tried(module)[0]
-        except UserError:  # it wants something of its kernel that ours does not have
+        except UserError:  # it needs a feature that our attention function lacks
             seen.clear()
         for one in watching:
             one.remove()
-    module.config._attn_implementation, chosen = "eager", module.config._attn_implementation  # its masks go by it, too
+    module.config._attn_implementation, chosen = "eager", module.config._attn_implementation  # masks depend on it, too
     plain = _tried(module, output_attentions=True)
-    is_ours = bool(seen) and torch.allclose(by_ours, plain[0], atol=_SAME * float(plain[0].abs().max()))  # pyright: ignore
+    is_ours = bool(seen) and torch.allclose(by_ours, plain[0], atol=_TOLERANCE * float(plain[0].abs().max()))  # pyright: ignore
     if is_ours:
         module.config._attn_implementation = chosen
     else:
@@ -83,23 +83,23 @@ def wired(module: Any, layers: nn.ModuleList) -> bool:
     for n, taps in enumerate(layers):
         if n not in seen:
             del taps.attention
-    module.train()  # as all that was just built: a model is told only if it, as a whole, is not in training
+    module.train()  # as all new modules: train() is called on a model only if the model itself is in eval mode
     return is_ours
 
 
 def _tried(module: Any, **asked: Any) -> Any:
     weights = {name: p.squeeze(0) for name, p in module.named_parameters()}
     try:
-        ids = torch.arange(_TRIED)[None] % module.get_input_embeddings().weight.shape[-2]
+        ids = torch.arange(_TRIAL_TOKENS)[None] % module.get_input_embeddings().weight.shape[-2]
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "return_dict": True, **asked}
         return torch.func.functional_call(module, weights, kwargs=given)
-    except Exception as problem:  # transformers raises whatever it stumbles over
+    except Exception as problem:  # transformers can raise anything
         what = f"transformers cannot run the '{module.config.model_type}' of config.json"
         raise UserError(f"{what}: {type(problem).__name__}: {str(problem).partition(chr(10))[0]}") from None
 
 
 def _is_map(weights: Any) -> bool:
-    return isinstance(weights, Tensor) and weights.ndim == 4 and weights.shape[-2:] == (_TRIED, _TRIED)
+    return isinstance(weights, Tensor) and weights.ndim == 4 and weights.shape[-2:] == (_TRIAL_TOKENS, _TRIAL_TOKENS)
 
 
 def hook(module: nn.Module, tap: Any) -> None:
@@ -132,8 +132,8 @@ def attend(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Float[Tensor, "B T H v"], None]:
-    """As transformers asks for attention: by the fused kernel where that can do it, with taps around it. `softcap`:
-    scores are bent towards ± this; `s_aux`: a score of each head for nothing at all, which takes its share."""
+    """Attention with the signature that transformers expects, with taps, by the fused kernel if that is possible.
+    `softcap`: scores are squashed to ± this; `s_aux`: attention sinks, one extra score per head without a value."""
     taps = getattr(module, _TAPS, None)
     if key.shape[1] != query.shape[1]:
         key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value))

@@ -1,1 +1,1 @@
-"""The same mathematics faster: kernels for a GPU, products on a CPU, and whether each can be trusted."""
+"""Faster versions of parts of `nn`: GPU kernels, CPU matrix products, and checks of whether each can be trusted."""

@@ -1,12 +1,12 @@
-"""Which kernels have been compared with their plain definitions (`trusted.py`) on this machine: kept between processes.
+"""A cache, shared by the processes of a machine, of which kernels agreed with their plain definitions (`trusted.py`).
 
-To compare a dozen kernels takes seconds, and they come out as they did the last time as long as everything that has a
-part in it is the same: the case, the sources of kernels and checks, the versions of what builds them, and the GPU. All
-of that is in the name of what is kept, so a change of any of it means a new comparison, and nothing ever has to be
-invalidated. Only kernels that agree are kept: one that does not is compared, and told of, every time.
+Comparing a dozen kernels takes seconds. The result stays the same as long as everything that it depends on does: the
+case, the sources of kernels and checks, the versions of torch, Triton and CUDA, and the GPU. All of these are hashed
+into the file name, so any change leads to a new comparison, and nothing ever has to be invalidated. Only kernels that
+agree are cached: one that does not is compared, and warned about, every time.
 
-What is kept lies with the other caches (`headway cache`), and may be deleted at any time. Whatever is wrong with it
-costs a comparison, never a run.
+The files are with the other caches (`headway cache`) and may be deleted at any time. A broken or missing file costs a
+comparison, never a run.
 """
 
 import hashlib
@@ -27,45 +27,45 @@ from headway.core.errors import UserError
 from headway.core.files import as_json, cache_folder, write_whole
 from headway.core.reading import read_json
 
-MOST = 1 << 16
-"""Bytes of what is kept of one comparison."""
+MAX_BYTES = 1 << 16
+"""The largest cache file that is read, in bytes."""
 
 
 class KernelCase(NamedTuple):
-    """A kernel in one case, and what compares it there."""
+    """A kernel in one case, and the check that compares it with its plain definition."""
 
     operation: str
     device: torch.device
     check: Callable[..., float]
     case: tuple[Any, ...]
 
-    def found(self) -> float | None:
-        """How far off the kernel was here before; None where nobody knows."""
-        if (of := self._of) is None:
+    def cached_deviation(self) -> float | None:
+        """The kernel's deviation in an earlier comparison on this machine; None = not in the cache."""
+        if (key := self._key) is None:
             return None
         try:
-            kept = read_json(_place(of), MOST)
+            kept = read_json(_path(key), MAX_BYTES)
             off = kept["off"]
         except (OSError, RuntimeError, UserError, ValueError, KeyError, TypeError):
             return None
-        is_ours = kept.get("of") == of and isinstance(off, float)
+        is_ours = kept.get("of") == key and isinstance(off, float)
         return off if is_ours and 0 <= off < float("inf") else None
 
     def keep(self, off: float) -> None:
-        """For the next process; where it cannot be kept, that one compares as well."""
-        if (of := self._of) is not None:
+        """Store the deviation for later processes; if it cannot be written, they compare again."""
+        if (key := self._key) is not None:
             with suppress(OSError, RuntimeError):
-                _place(of).parent.mkdir(parents=True, exist_ok=True)
-                write_whole(_place(of), as_json({"off": float(off), "of": of}))
+                _path(key).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(_path(key), as_json({"off": float(off), "of": key}))
 
     def forget(self) -> None:
-        if (of := self._of) is not None:
+        if (key := self._key) is not None:
             with suppress(OSError, RuntimeError):
-                _place(of).unlink(missing_ok=True)
+                _path(key).unlink(missing_ok=True)
 
     @property
-    def _of(self) -> dict[str, str] | None:
-        """All that has a part in it, in words; None where nothing is kept."""
+    def _key(self) -> dict[str, str] | None:
+        """Everything that the result depends on; None = results are not cached on this device."""
         built_on = machine(self.device)
         if built_on is None:
             return None
@@ -77,7 +77,7 @@ class KernelCase(NamedTuple):
 
 @cache
 def machine(device: torch.device) -> dict[str, str] | None:
-    """What kernels are built by and run on. None for a processor: each process compares its products."""
+    """The versions and the GPU that kernels depend on. None on a CPU: there each process compares its products."""
     if device.type != "cuda":
         return None
     versions = {name: _version(name) for name in ("torch", "triton")}
@@ -99,6 +99,6 @@ def _digest(*sources: Path) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()
 
 
-def _place(of: dict[str, str]) -> Path:
-    """RuntimeError where this user has no home."""
-    return cache_folder() / f"kernel-{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:32]}.json"
+def _path(key: dict[str, str]) -> Path:
+    """The path of the cache file. Raises RuntimeError if the user has no home folder."""
+    return cache_folder() / f"kernel-{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]}.json"

@@ -1,13 +1,13 @@
 """Fused kernels for a GPU for the small operations of a model: bias with nonlinearity, dropout, rotary positions.
 
-Uncompiled, each of these is three to twenty launches, which read and write the same numbers again and again; compiled,
-they are as few, after half a minute. The kernels (`fused_kernels.py`) need no such wait. They are for training on CUDA
-where nothing is compiled: a compiler makes its own of the plain lines, and everywhere else those are what runs.
+In plain torch each of these is three to twenty kernel launches, which read and write the same tensors again and again.
+torch.compile fuses them as well, but takes half a minute first; these kernels (`fused_kernels.py`) do not. They are for
+training on CUDA without torch.compile. The compiler fuses the plain torch code, which also runs everywhere else.
 
-Every function here gives None where the plain lines must do, and its caller has them. Before a kernel is used, what it
-gives is compared with those lines, there and back, at the sizes and precisions it will be used with (`trusted.py`).
-The rest of a step is done so as well: norms and the additions before them (`fused_norm.py`), the loss of logits
-(`fused_loss.py`) and AdamW (`fused_adamw.py`).
+Every function here returns None if its kernel cannot be used; the caller then runs the plain code. Before a kernel is
+used, its outputs and gradients are compared with the plain code, at the sizes and dtypes it will be used with
+(`trusted.py`). There are kernels for the rest of a step as well: norms and the additions before them
+(`fused_norm.py`), the loss of logits (`fused_loss.py`) and AdamW (`fused_adamw.py`).
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ from torch import Tensor
 from headway.core import random
 from headway.nn.kernels import launching
 from headway.nn.kernels.once_differentiable import differentiable_once
-from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
+from headway.nn.kernels.trusted import by_kernel, difference_with_gradients, sample_values
 
-WIDEST = 8192
+MAX_WIDTH = 8192
 
 
 # --- biases and nonlinearities ---------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {
 def activate(
     products: Float[Tensor, "R B T D"], bias: Float[Tensor, "R D"], kind: str
 ) -> Float[Tensor, "R B T D"] | None:
-    """This nonlinearity of products + bias."""
+    """The nonlinearity of products + bias."""
     if not launching.wanted(products) or kind not in NONLINEARITIES:
         return None
     case = products.shape[-1], products.dtype, kind
@@ -59,7 +59,7 @@ class _Activate(torch.autograd.Function):
         rows, N = products.numel() // D, products.numel() // D // R
         y = torch.empty_like(products)
         ROWS, BLOCK = launching.tile(min(D, 256))
-        grid = (launching.parts(rows, ROWS), launching.parts(D, BLOCK))
+        grid = (launching.ceil_div(rows, ROWS), launching.ceil_div(D, BLOCK))
         launching.kernels().activate_forward[grid](products, bias, y, rows, N, D, kind, ROWS, BLOCK)
         ctx.save_for_backward(*(() if kind == "none" else (products,)), bias)
         ctx.kind = kind
@@ -72,8 +72,8 @@ class _Activate(torch.autograd.Function):
         dy, (R, D) = dy.contiguous(), bias.shape
         N = dy.numel() // D // R
         ROWS, BLOCK = launching.tile(min(D, 256))
-        columns = launching.parts(D, BLOCK)
-        parts, per = launching.shared(N, ROWS, R * columns)
+        columns = launching.ceil_div(D, BLOCK)
+        parts, per = launching.programs_and_rows(N, ROWS, R * columns)
         dx = torch.empty_like(dy) if kept else dy
         sums = torch.empty(R, parts, D, dtype=torch.float32, device=dy.device)
         launching.kernels().activate_backward[(R, parts, columns)](
@@ -83,8 +83,8 @@ class _Activate(torch.autograd.Function):
 
 
 def check_activate(device, D, dtype, kind) -> float:
-    products, bias = numbers((2, 3, 16, D), device, 1, dtype), numbers((2, D), device, 2)
-    return there_and_back(
+    products, bias = sample_values((2, 3, 16, D), device, 1, dtype), sample_values((2, D), device, 2)
+    return difference_with_gradients(
         lambda x, b: _Activate.apply(x, b, kind), lambda x, b: plain_activate(x, b, kind), (products, bias)
     )
 
@@ -92,28 +92,28 @@ def check_activate(device, D, dtype, kind) -> float:
 # --- dropout ---------------------------------------------------------------------------------------------------------
 
 
-class Drawing(NamedTuple):
-    """What tells which numbers are dropped: see `core/random.py`."""
+class DropoutMask(NamedTuple):
+    """What determines a dropout mask: see `core/random.py`."""
 
     keys: Int[Tensor, "R 2"]
     step: Int[Tensor, ""]
     rates: Float[Tensor, "R"]
     first: int
-    """The index of each replica's first number."""
+    """The index of each replica's first element."""
 
 
-def dropped(x: Float[Tensor, "R *rest"], drawing: Drawing) -> Float[Tensor, "R *rest"] | None:
-    """x times the factors of `replicated.Dropout`: the same to the bit."""
+def dropped(x: Float[Tensor, "R *rest"], mask: DropoutMask) -> Float[Tensor, "R *rest"] | None:
+    """x times the factors of `replicated.Dropout`, bit for bit the same."""
     if not launching.wanted(x):
         return None
     case = x.dtype, x[0].numel() % 16 == 0
-    return by_kernel("dropout", x.device, check_dropout, case, lambda: _Dropped.apply(x, *drawing))
+    return by_kernel("dropout", x.device, check_dropout, case, lambda: _Dropped.apply(x, *mask))
 
 
-def plain_dropped(x: Tensor, drawing: Drawing) -> Tensor:
-    drawn = random.bits(drawing.keys, drawing.step, x[0].numel(), drawing.first)
-    kept = (drawn >= (drawing.rates * 65536 - 32768).to(torch.int32)[:, None]).view(x.shape)
-    return x * (kept * (1 / (1 - drawing.rates)).to(x.dtype).view(-1, *[1] * (x.ndim - 1)))
+def plain_dropped(x: Tensor, mask: DropoutMask) -> Tensor:
+    drawn = random.bits(mask.keys, mask.step, x[0].numel(), mask.first)
+    kept = (drawn >= (mask.rates * 65536 - 32768).to(torch.int32)[:, None]).view(x.shape)
+    return x * (kept * (1 / (1 - mask.rates)).to(x.dtype).view(-1, *[1] * (x.ndim - 1)))
 
 
 class _Dropped(torch.autograd.Function):
@@ -133,74 +133,84 @@ class _Dropped(torch.autograd.Function):
     def times(x: Tensor, keys: Tensor, step: Tensor, rates: Tensor, first: int) -> Tensor:
         y, R = torch.empty_like(x), len(x)
         count = x.numel() // R
-        launching.kernels().dropped[(launching.parts(count, 1024), R)](x, y, keys, step, rates, count, first, 1024)
+        launching.kernels().dropped[(launching.ceil_div(count, 1024), R)](x, y, keys, step, rates, count, first, 1024)
         return y
 
 
-def a_drawing(device: torch.device) -> Drawing:
-    """Of two replicas, to check with."""
+def example_mask(device: torch.device) -> DropoutMask:
+    """For two replicas, for the checks."""
     keys, rates = random.stream_keys([1, 2], "check").to(device), torch.tensor([0.125, 0.5], device=device)
-    return Drawing(keys, torch.tensor(5, dtype=torch.int32, device=device), rates, 7)
+    return DropoutMask(keys, torch.tensor(5, dtype=torch.int32, device=device), rates, 7)
 
 
 def check_dropout(device, dtype, even) -> float:
-    """`even`: a replica has a multiple of 16 numbers."""
-    x, drawing = numbers((2, 3, 16, 16) if even else (2, 3, 5, 5), device, 1, dtype), a_drawing(device)
-    return there_and_back(lambda x: _Dropped.apply(x, *drawing), lambda x: plain_dropped(x, drawing), (x,))
+    """`even`: the number of elements per replica is a multiple of 16."""
+    x, mask = sample_values((2, 3, 16, 16) if even else (2, 3, 5, 5), device, 1, dtype), example_mask(device)
+    return difference_with_gradients(lambda x: _Dropped.apply(x, *mask), lambda x: plain_dropped(x, mask), (x,))
 
 
-# --- heads that are turned -------------------------------------------------------------------------------------------
+# --- rotary positions ------------------------------------------------------------------------------------------------
 
 
-def turned(
+def rotated(
     x: Float[Tensor, "R B H T d"], at: Int[Tensor, "*b T"], frequencies: Float[Tensor, "half"]
 ) -> Float[Tensor, "R B H T d"] | None:
-    """As `positions.RotaryPositions` turns them, where all rows stand at the same places; laid out as fused attention
-    likes it, the heads of a token together."""
-    if not launching.wanted(x) or at.ndim != 1 or x.stride(-1) != 1 or x.shape[2] * x.shape[4] > 2 * WIDEST:
+    """Rotate heads like `positions.RotaryPositions`, if all rows have the same positions. The result has the memory
+    layout that is fast for fused attention: the heads of a token are contiguous."""
+    if not launching.wanted(x) or at.ndim != 1 or x.stride(-1) != 1 or x.shape[2] * x.shape[4] > 2 * MAX_WIDTH:
         return None
     case = x.shape[2], x.shape[4], x.dtype
-    return by_kernel("turn", x.device, check_turn, case, lambda: _Turned.apply(x, at, frequencies))
+    return by_kernel("rotate", x.device, check_rotate, case, lambda: _Rotated.apply(x, at, frequencies))
 
 
-def plain_turned(x: Tensor, at: Tensor, frequencies: Tensor) -> Tensor:
+def plain_rotated(x: Tensor, at: Tensor, frequencies: Tensor) -> Tensor:
     angle = at[..., None, :, None] * frequencies  # [*b, 1, T, d/2]
     cos, sin, wide = angle.cos(), angle.sin(), x.to(torch.promote_types(x.dtype, torch.float32))
     even, odd = wide[..., 0::2], wide[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
 
 
-class _Turned(torch.autograd.Function):
+class _Rotated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, at, frequencies):
         ctx.save_for_backward(at, frequencies)
-        return _Turned.by(x, at, frequencies, 1.0)
+        return _Rotated.by(x, at, frequencies, 1.0)
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
         at, frequencies = ctx.saved_tensors
-        return _Turned.by(dy, at, frequencies, -1.0), None, None
+        return _Rotated.by(dy, at, frequencies, -1.0), None, None
 
     @staticmethod
     def by(x: Tensor, at: Tensor, frequencies: Tensor, sign: float) -> Tensor:
         R, B, H, T, d = x.shape
-        x = x.flatten(0, 1)  # a view where rows are evenly spaced, as those of products are
+        x = x.flatten(0, 1)  # a view if rows are evenly spaced in memory, as in outputs of matrix products
         x = x if x.stride(-1) == 1 else x.contiguous()
         y = torch.empty(R * B, T, H, d, dtype=x.dtype, device=x.device).transpose(1, 2)
-        launching.kernels().turned[(R * B, T)](
-            x, y, at, frequencies, T, *x.stride()[:3], *y.stride()[:3], sign, H, d // 2, launching.power(H * d // 2)
+        launching.kernels().rotated[(R * B, T)](
+            x,
+            y,
+            at,
+            frequencies,
+            T,
+            *x.stride()[:3],
+            *y.stride()[:3],
+            sign,
+            H,
+            d // 2,
+            launching.next_power_of_two(H * d // 2),
         )
         return y.unflatten(0, (R, B))
 
 
-def check_turn(device, H, d, dtype) -> float:
+def check_rotate(device, H, d, dtype) -> float:
     x, at = (
-        numbers((1, 2, 16, 3, H, d), device, 1, dtype)[..., 1, :, :].transpose(2, 3),
+        sample_values((1, 2, 16, 3, H, d), device, 1, dtype)[..., 1, :, :].transpose(2, 3),
         torch.arange(16, device=device),
     )
     frequencies = 100.0 ** -(torch.arange(0, d, 2, device=device) / d)
-    turn = at * 61  # as far as a long segment goes
-    return there_and_back(
-        lambda x: _Turned.apply(x, turn, frequencies), lambda x: plain_turned(x, turn, frequencies), (x,)
+    turn = at * 61  # up to the positions of a long segment
+    return difference_with_gradients(
+        lambda x: _Rotated.apply(x, turn, frequencies), lambda x: plain_rotated(x, turn, frequencies), (x,)
     )

@@ -1,14 +1,14 @@
-"""A step of AdamW as one kernel for a GPU, for all replicas of a parameter at once (`fused.py` says what for)."""
+"""A step of AdamW as one GPU kernel, for all replicas of a parameter at once (`fused.py` says why)."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from headway.nn.kernels import launching
-from headway.nn.kernels.trusted import difference, numbers, trusted
+from headway.nn.kernels.trusted import difference, sample_values, trusted
 
 COUNTS = 1504, 1501, 1
-"""Of numbers in a parameter: Triton compiles a kernel anew for a multiple of 16, for any other number, and for one."""
+"""Parameter sizes to check: Triton compiles different kernels for multiples of 16, for other sizes, and for 1."""
 
 
 def adamw(
@@ -23,10 +23,10 @@ def adamw(
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
-    """One parameter, and what is remembered of it, one step on, for all replicas. Only for whoever has asked
-    `can_step`. `filled`: how much of the mean, and of the root of the square, has been filled so far."""
+    """Update one parameter and its moments in place, for all replicas. Call only if `can_step` says so. `filled`: the
+    bias corrections of the mean and of the root of the square."""
     R, n = weights.shape
-    launching.kernels().adamw[(launching.parts(n, 1024), R)](
+    launching.kernels().adamw[(launching.ceil_div(n, 1024), R)](
         weights, gradient.contiguous(), mean, square, scale, rates, decays, *filled, n, *betas, epsilon, True, 1024
     )
 
@@ -49,8 +49,8 @@ def plain_adamw(
 
 
 def check_adamw(device, count) -> float:
-    """A parameter of so many numbers."""
-    given = [numbers((2, count), device, seed) for seed in range(4)]
+    """Compare one step of a parameter with `count` elements."""
+    given = [sample_values((2, count), device, seed) for seed in range(4)]
     given[3].abs_()
     pairs = (0.5, 0.0), (1e-2, 0.0), (0.1, 0.2)
     scale, rates, decays = (torch.tensor(pair, device=device)[:, None] for pair in pairs)

@@ -1,12 +1,13 @@
-"""The Triton kernels behind `fused.py` and the other `fused_….py`, forward and backward: each reads what it needs once
-and writes it once.
+"""The Triton kernels behind `fused.py` and the other `fused_….py`, forward and backward: each reads its inputs once and
+writes its outputs once.
 
-Replicas stand one below the other: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and what is learnt is
-a row of `[R, D]`. Sums over the rows of a replica are made in parts, always the same ones, and the parts are added
-afterwards: no result depends on which program came first.
+Replicas are stacked: row `n` of replica `r` is row `r·N + n` of a table `[R·N, D]`, and parameters are rows of
+`[R, D]`. Sums over the rows of a replica are computed in fixed parts that are added afterwards, so that no result
+depends on the order in which programs run.
 
-Triton compiles a kernel anew for sizes that are multiples of 16 and for those that are not. Sizes for which that means
-nothing are excepted, so that the kernel that was checked (`trusted.py`) is the one that is used.
+Triton compiles different kernels for sizes that are multiples of 16 and for those that are not. Sizes for which this
+makes no difference in speed are marked `do_not_specialize`, so that the kernel that was checked (`trusted.py`) is the
+one that is used.
 """
 
 # pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
@@ -29,7 +30,7 @@ def _mixed(x):
 
 @triton.jit
 def _dropped(v, index, replica, keys, step, rates, like):
-    """v · factors, for the numbers of a replica with these indices (int64), in the precision of `like`."""
+    """v · factors, for the elements of a replica with these indices (int64), in the dtype of `like`."""
     now = _mixed(tl.load(step) + GOLDEN)
     key_1 = _mixed(tl.load(keys + 2 * replica) + now)
     key_2 = _mixed(tl.load(keys + 2 * replica + 1) + now)
@@ -47,7 +48,7 @@ def _dropped(v, index, replica, keys, step, rates, like):
 
 @triton.jit(do_not_specialize=["first"])
 def dropped(y, out, keys, step, rates, count, first, BLOCK: tl.constexpr):
-    """y · factors; `count` numbers per replica, those with the indices from `first` on."""
+    """y · factors; `count` elements per replica, with the indices from `first` on."""
     replica = tl.program_id(1).to(tl.int64)
     own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here, at = own < count, replica * count + own
@@ -61,8 +62,8 @@ def norm_forward(
     centred: tl.constexpr, biased: tl.constexpr, adds: tl.constexpr, biased_more: tl.constexpr, drops: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The norm of x; where it `adds`, of the total of x and `more`, which may have a bias of its own, and which is
-    written, too. What it `drops` of `more` has the indices from `first` on."""
+    """The norm of x. If `adds`: the norm of x + `more`, where `more` can have a bias; the sum is also written to
+    `total`. If `drops`: dropout of `more`, with the indices from `first` on."""
     replica = tl.program_id(1).to(tl.int64)
     row, unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     here = row < N
@@ -97,12 +98,12 @@ def norm_backward(
     centred: tl.constexpr, biased: tl.constexpr, joins: tl.constexpr, splits: tl.constexpr, biased_more: tl.constexpr,
     drops: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Where it `joins`, what came back to the total by other ways is added to what comes back through the norm; where
-    it `splits`, what goes back to what was added is written apart, in its own precision and with what it `drops`."""
+    """If `joins`: add the gradient `d_total` that reaches the sum past the norm. If `splits`: write the gradient of
+    `more` to a tensor of its own, in its dtype and with its dropout (`drops`)."""
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.arange(0, BLOCK)
     w = tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
-    # Row by row: to add rows up, warps must wait for each other, which they do once at the end.
+    # Keep sums per row of the tile: adding rows up makes warps wait for each other, so do it only once at the end.
     sum_weight, sum_bias = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
     sum_more = tl.zeros((ROWS, BLOCK), tl.float32)
     for top in range(part * per, part * per + per, ROWS):
@@ -114,7 +115,7 @@ def norm_backward(
         g = tl.load(dy + at, there, 0.0).to(tl.float32)
         v = tl.load(x + at, there, 0.0).to(tl.float32)
         s = tl.load(scale + whole, here, 0.0)
-        if joins:  # asked for before warps wait for each other, so that all is under way at once
+        if joins:  # loaded before warps wait for each other, so that all loads overlap
             other = tl.load(d_total + at, there, 0.0).to(tl.float32)
         if centred:
             v -= tl.load(mean + whole, here, 0.0)[:, None]
@@ -146,7 +147,7 @@ def norm_backward(
 @triton.jit
 def _activated(v, kind: tl.constexpr):
     if kind == "relu":
-        v = tl.where(v < 0, 0.0, v)  # what is no number stays none
+        v = tl.where(v < 0, 0.0, v)  # NaN stays NaN
     elif kind == "gelu":
         v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
     elif kind == "gelu-tanh":
@@ -204,11 +205,11 @@ def activate_backward(
 
 
 @triton.jit(do_not_specialize=["T", "stride_row", "stride_head", "stride_time", "out_row", "out_head", "out_time"])
-def turned(
+def rotated(
     x, out, places, frequencies, T, stride_row, stride_head, stride_time, out_row, out_head, out_time,
     sign, H: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each pair of numbers of each head, turned by an angle that grows with its place; numbers stand side by side."""
+    """Rotate each pair of dimensions of each head by an angle that grows with the position. Pairs are adjacent."""
     row, time = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     unit = tl.arange(0, BLOCK)
     here = unit < H * HALF
@@ -226,15 +227,16 @@ def turned(
 def loss_and_slope(
     logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """The loss of each row of logits, and its derivative in their place. V words, rows of W numbers, a multiple of 64.
+    """The loss of each row of logits, which are overwritten by its derivative. There are V words; rows have W elements,
+    a multiple of 64.
 
-    Numbers are read and written side by side, which only W allows; those that are no words are left out afterwards. A
-    row is read twice: the second time from its end, which caches still hold. A lane finds the largest of `SIDE` numbers
-    before it takes their exponentials, so that the sum so far is put right once for all of them."""
+    Because of W, loads and stores can be vectorised; elements beyond V are masked afterwards. A row is read twice, the
+    second time from its end, which is still in the cache. A lane finds the maximum of `SIDE` elements before it takes
+    their exponentials, so that the running sum is rescaled only once for all of them."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * W
     target, share = tl.load(targets + row).to(tl.int32), tl.load(shares + row)
-    asked = tl.load(logits + target).to(tl.float32)  # before anything is written over it
+    asked = tl.load(logits + target).to(tl.float32)  # before it is overwritten
     unit = tl.arange(0, LANES)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
     largest, total = tl.full((LANES,), -1e30, tl.float32), tl.zeros((LANES,), tl.float32)
     plain_sum = tl.zeros((LANES,), tl.float32)

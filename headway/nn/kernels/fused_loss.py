@@ -1,4 +1,4 @@
-"""The loss of logits as one kernel for a GPU, which puts its derivative in their place (`fused.py` says what for)."""
+"""The loss of logits as one GPU kernel, which overwrites the logits with its derivative (`fused.py` says why)."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.nn.kernels import launching
-from headway.nn.kernels.trusted import WITHIN, by_kernel, difference, numbers
+from headway.nn.kernels.trusted import TOLERANCE, by_kernel, difference, sample_values
 
 LARGEST_PIECE = 8192
-"""Numbers that a program has at once. With 16 warps to a program few rows are under way on a GPU, 25 MB of 50,000 words
-in bf16, and what is read again is still in its cache."""
+"""Logits that a program processes at once. With 16 warps per program, few rows are processed at the same time, 25 MB
+with 50,000 words in bf16, so that they are still in the GPU's cache when they are read again."""
 SIDE = 8
-"""Of these a lane has so many side by side: in bf16, as many as are read at once."""
+"""Adjacent logits per lane: in bf16, as many as one load reads."""
 
 
 def loss_and_slope(
@@ -24,8 +24,7 @@ def loss_and_slope(
     vocabulary: int,
     smoothing: float,
 ) -> Float[Tensor, "R n"]:
-    """What each row adds to the loss, which is its share; the derivative takes the place of the logits. W is a multiple
-    of 64."""
+    """The loss of each row times its share; the logits are overwritten by the derivative. W is a multiple of 64."""
     losses = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
     W = logits.shape[-1]
     piece = _piece(W)
@@ -36,9 +35,11 @@ def loss_and_slope(
     return losses
 
 
-def lost(x: Tensor, dtype: torch.dtype, width: int, smoothing: float, run: Callable[[], Tensor]) -> Tensor | None:
-    """What `run` gives, which calls `loss_and_slope` for logits of this precision and width; None = do without."""
-    if not launching.wanted(x) or dtype not in WITHIN:
+def by_loss_kernel(
+    x: Tensor, dtype: torch.dtype, width: int, smoothing: float, run: Callable[[], Tensor]
+) -> Tensor | None:
+    """The result of `run`, which calls `loss_and_slope` for logits of this dtype and width; None = not available."""
+    if not launching.wanted(x) or dtype not in TOLERANCE:
         return None
     return by_kernel("loss", x.device, check_loss, (dtype, _piece(width), smoothing > 0), run)
 
@@ -55,13 +56,13 @@ def plain_loss_and_slope(
 
 
 def _piece(width: int) -> int:
-    return min(LARGEST_PIECE, launching.power(width))
+    return min(LARGEST_PIECE, launching.next_power_of_two(width))
 
 
 def check_loss(device, dtype, piece, smooth) -> float:
     W = piece if piece < LARGEST_PIECE else piece + 64
     V, smoothing = W - 3, 0.1 if smooth else 0.0
-    logits, targets = numbers((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
+    logits, targets = sample_values((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
     shares = torch.where(torch.arange(16, device=device) % 5 > 0, 1 / 16, 0.0).expand(2, 16)
     expected = plain_loss_and_slope(logits, targets, shares, V, smoothing)
     losses = loss_and_slope(logits, targets, shares, V, smoothing)

@@ -1,7 +1,7 @@
 """Whether our Triton kernels (`fused_kernels.py`) are used, and with which block sizes: shared by everything that
 launches one.
 
-They are for training on CUDA where nothing is compiled.
+They are for training on CUDA without torch.compile.
 """
 
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.nn.kernels.trusted import WITHIN
+from headway.nn.kernels.trusted import TOLERANCE
 
 _in_use = _switched_off = False
 
 
 @contextmanager
 def in_use() -> Iterator[None]:
-    """As long as this lasts, kernels are used where there are any: in the steps of a training. Audits, which take a few
-    steps in other precisions, would wait longer for kernels to be built than for the steps."""
+    """Use kernels inside this block: for the training loop. Audits, which take only a few steps in other precisions,
+    would spend more time on building kernels than on the steps."""
     global _in_use
     before, _in_use = _in_use, not _switched_off
     try:
@@ -31,7 +31,7 @@ def in_use() -> Iterator[None]:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """As long as this lasts, no kernel is used: to compare with."""
+    """Use no kernels inside this block, for comparisons."""
     global _switched_off
     before, _switched_off = _switched_off, True
     try:
@@ -41,20 +41,20 @@ def plainly() -> Iterator[None]:
 
 
 def available(x: Tensor) -> bool:
-    """Whether kernels are used at all for numbers that lie there: on CUDA, and nothing that compiles."""
+    """Whether kernels are used for tensors on x's device: CUDA, without torch.compile."""
     if torch.compiler.is_compiling() or not x.is_cuda:
         return False
     return _in_use and kernels() is not None
 
 
 def wanted(x: Tensor) -> bool:
-    """Whether there is anything to be had here: training on CUDA, and nothing that compiles."""
-    return available(x) and torch.is_grad_enabled() and x.dtype in WITHIN
+    """Whether kernels are used for x: on CUDA, with gradients, in a supported dtype, without torch.compile."""
+    return available(x) and torch.is_grad_enabled() and x.dtype in TOLERANCE
 
 
 @cache
 def kernels() -> Any:
-    """None where there is no Triton."""
+    """The module of the kernels; None if Triton is not installed."""
     with suppress(ImportError):
         from headway.nn.kernels import fused_kernels
 
@@ -62,23 +62,24 @@ def kernels() -> Any:
     return None
 
 
-def power(n: int) -> int:
-    """The first power of two from n on; 16 at least."""
+def next_power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n, and at least 16."""
     return max(16, 1 << (n - 1).bit_length())
 
 
 def tile(D: int) -> tuple[int, int]:
-    """Rows and columns of what one program works on at a time."""
-    BLOCK = power(D)
+    """Rows and columns of the tile that one program processes at a time."""
+    BLOCK = next_power_of_two(D)
     return max(1, min(32, 2048 // BLOCK)), BLOCK
 
 
-def parts(count: int, size: int) -> int:
+def ceil_div(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def shared(N: int, ROWS: int, others: int) -> tuple[int, int]:
-    """How many programs share the rows of a replica, and how many rows each has, where so many others run beside."""
+def programs_and_rows(N: int, ROWS: int, others: int) -> tuple[int, int]:
+    """The number of programs that share the rows of a replica, and the rows of each, given `others`: the number of
+    replicas (and column blocks) that run in parallel."""
     most = max(1, 2048 // others)
-    per = parts(parts(N, min(most, parts(N, ROWS))), ROWS) * ROWS
-    return parts(N, per), per
+    per = ceil_div(ceil_div(N, min(most, ceil_div(N, ROWS))), ROWS) * ROWS
+    return ceil_div(N, per), per

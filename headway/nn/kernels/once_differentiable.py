@@ -1,4 +1,4 @@
-"""Gradients that cannot be differentiated again: those of kernels, and those computed together with a loss."""
+"""Gradients that cannot be differentiated again: those of kernels, and those computed together with the loss."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,17 +8,17 @@ import torch
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Of an `autograd.Function`. Whoever asks for a gradient of this gradient is told that there is none. (torch's own
-    `once_differentiable` says so only where what comes back is a variable itself. A loss is most often differentiated
-    by a constant, and then it gives a gradient without a graph, whose derivative is silently that of something else.)
-    A compiler looks at both directions at once, and nobody asks it for a third."""
+    """A decorator for the backward of an `autograd.Function`: asking for a second derivative raises an error. (torch's
+    own `once_differentiable` does so only if the incoming gradient requires a gradient. That of a loss is usually a
+    constant; torch then returns a gradient without a graph, and second derivatives are silently wrong.) Not checked
+    under torch.compile, which traces forward and backward together."""
 
     @wraps(backward)
     def told(ctx: Any, *slopes: Any) -> Any:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError(
-                "this gradient has none of its own (create_graph=True): it is a kernel's, or was computed with the "
-                "loss; outside of a training step, take a loss of `logits` instead"
+                "this gradient cannot be differentiated again (create_graph=True): it comes from a kernel, or was "
+                "computed together with the loss; outside of a training step, compute the loss from `logits` instead"
             )
         return backward(ctx, *slopes)
 

@@ -1,9 +1,9 @@
-"""Products with weights that have more digits than a product takes: all of their copies are made at once.
+"""Mixed-precision matrix products: the bf16 copies of all float32 weights are made at once.
 
-Under autocast each weight is copied to bf16 when a product asks for it, and what comes back to it is rounded to bf16
-before it is float32 again: two launches for every weight and every bias. In training on CUDA where nothing is compiled
-one launch makes the copies of all, at the first product of a step, and gradients are float32 as the product has them.
-The products are the library's own, so what is compared before the first of them is this way, not each size.
+Autocast casts each weight to bf16 when it is used, and its gradient to bf16 and then back to float32: two launches for
+every weight and every bias. When training on CUDA without torch.compile, one launch at the first product of a step
+makes all copies, and the products write float32 gradients directly. The products themselves are the library's, so the
+check before the first use is of this method, not of every size.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from headway.nn.kernels import launching
 from headway.nn.kernels.once_differentiable import differentiable_once
-from headway.nn.kernels.trusted import by_kernel, numbers, there_and_back
+from headway.nn.kernels.trusted import by_kernel, difference_with_gradients, sample_values
 
 _in_use: "CopiedWeights | None" = None
 
 
 class CopiedWeights:
-    """What a step of training reads of these weights, which stay as they are meanwhile: copies in less precision."""
+    """Copies of weights in lower precision for one training step, during which the weights do not change."""
 
     def __init__(self, weights: Iterable[Tensor]):
         self.weights = {id(weight): weight for weight in weights if weight.dtype == torch.float32}
@@ -31,7 +31,7 @@ class CopiedWeights:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """As long as this lasts, in which no weight may change, products take these."""
+        """Products use these copies inside this block, in which no weight may change."""
         global _in_use
         before, _in_use = _in_use, self
         try:
@@ -41,7 +41,7 @@ class CopiedWeights:
             self.made.clear()
 
     def of(self, weight: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """None: it is not among them."""
+        """The copy of this weight in `dtype`, or None if there is none."""
         if id(weight) not in self.weights:
             return None
         if not self.made:
@@ -52,13 +52,14 @@ class CopiedWeights:
         return copy if copy.dtype == dtype else None
 
 
-def stays(weight: Tensor) -> bool:
-    """Whether it is there for the whole of a step: one that is gathered from several processes goes with its layer."""
+def has_copy(weight: Tensor) -> bool:
+    """Whether there is a copy of this weight, which then exists for the whole step. (One that is gathered from several
+    processes is freed after its layer.)"""
     return _in_use is not None and id(weight) in _in_use.weights
 
 
 def copied(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """In this precision; without a gradient where there is a copy already."""
+    """The weight in `dtype`: the existing copy, which has no gradient, or a new cast."""
     copy = None if _in_use is None or weight.dtype == dtype else _in_use.of(weight, dtype)
     return weight.to(dtype) if copy is None else copy
 
@@ -66,7 +67,7 @@ def copied(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def multiply(
     x: Float[Tensor, "R B T I"], weight: Float[Tensor, "R O I"], bias: Float[Tensor, "R O"] | None
 ) -> Float[Tensor, "R B T O"] | None:
-    """x Wᵀ + b by copies of both, where there are any. A bias only where there is one replica."""
+    """x Wᵀ + b from the copies of both; None = there are none. A bias is possible only with one replica."""
     if not launching.wanted(x) or _in_use is None or not torch.is_autocast_enabled(x.device.type):
         return None
     dtype = torch.get_autocast_dtype(x.device.type)
@@ -105,8 +106,8 @@ class _Product(torch.autograd.Function):
 def _product(
     a: Float[Tensor, "R n k"], b: Float[Tensor, "R k m"], into: torch.dtype | None = None
 ) -> Float[Tensor, "R n m"]:
-    """a b, in its own precision or with all the digits that it was added up in."""
-    if into is not None and not a.is_cuda:  # which cannot leave them
+    """a b, in its own dtype, or in the float32 in which it was accumulated."""
+    if into is not None and not a.is_cuda:  # a CPU's product has no other output dtype
         return a.to(into) @ b.to(into)
     exactly: dict[str, Any] = {} if into is None else {"out_dtype": into}
     if len(a) == 1:
@@ -116,12 +117,12 @@ def _product(
 
 def check_product(device, dtype, several, biased) -> float:
     R = 2 if several else 1
-    x, weight = numbers((R, 3, 16, 64), device, 1, dtype), numbers((R, 48, 64), device, 2)
-    bias = numbers((R, 48), device, 3) if biased else None
+    x, weight = sample_values((R, 3, 16, 64), device, 1, dtype), sample_values((R, 48, 64), device, 2)
+    bias = sample_values((R, 48), device, 3) if biased else None
 
     def by_copies(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         copies = (None if one is None else one.detach().to(dtype) for one in (weight, bias))
         return _Product.apply(x, weight, bias, *copies)  # pyright: ignore[reportReturnType]
 
     rounded = [one if one is None else one.to(dtype).float() for one in (weight, bias)]
-    return there_and_back(by_copies, plain_product, (x, *rounded))
+    return difference_with_gradients(by_copies, plain_product, (x, *rounded))

@@ -1,9 +1,9 @@
-"""One GPU kernel per step for RNN, GRU and LSTM, forward and backward: the same as the plain cells of `scan.py`.
+"""One GPU kernel per step for RNN, GRU and LSTM, forward and backward: equivalent to the plain cells of `scan.py`.
 
-As a chain of ordinary operations a step is a dozen launches, each of which reads and writes all gates; torch.compile
-cannot be relied on here, because the states before and after a step lie in one tensor. Every row of the batch of every
-replica is a row of programs, so that replicas cost nothing beside each other. All functions of a step take and give the
-same: see `scan._forward` and `scan._backward`.
+In ordinary operations a step is a dozen launches, each of which reads and writes all gates. torch.compile cannot be
+relied on here, because the states before and after a step are parts of one tensor. Every batch row of every replica is
+a row of programs, so that replicas run in parallel. All step functions have the same signature: see `scan._forward` and
+`scan._backward`.
 """
 
 # pyright: reportMissingImports=false, reportUnreachable=false, reportIndexIssue=false, reportOptionalMemberAccess=false
@@ -23,7 +23,7 @@ def rnn_forward(
     nonlinearity: str, given: Tensor, product: Tensor, bias: Tensor | None, before: Tensor, after: Tensor,
     kept: Tensor, real: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The hidden state after the step, in the precision of the products; `after` is written."""
+    """The hidden state after the step, in the dtype of the products; `after` is written."""
     H, masked, hidden = before.shape[-1], real is not None, _hidden(before, product)
     _rnn_forward[_grid(before)](
         given, product, before[0], after[0], hidden, real if masked else given,
@@ -36,7 +36,7 @@ def rnn_backward(
     nonlinearity: str, d_after: Tensor, slope: Tensor, pushed: Tensor, kept: Tensor, before: Tensor, after: Tensor,
     d_given: Tensor, d_product: Tensor, real: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The slope in the state before, written where that in the state after was; `d_given` is written."""
+    """The gradient of the state before, which overwrites that of the state after. Writes `d_given`."""
     H, masked = before.shape[-1], real is not None
     _rnn_backward[_grid(before)](
         d_after[0], slope[0], pushed, after[0], d_given, real if masked else d_given, d_after.stride(2),
@@ -49,7 +49,7 @@ def gru_forward(
     given: Tensor, product: Tensor, bias: Tensor | None, before: Tensor, after: Tensor, kept: Tensor,
     real: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The hidden state after the step, in the precision of the products; `after` and `kept` are written."""
+    """The hidden state after the step, in the dtype of the products; `after` and `kept` are written."""
     (B, H), masked, biased, hidden = before.shape[-2:], real is not None, bias is not None, _hidden(before, product)
     _gru_forward[_grid(before)](
         given, product, bias if biased else given, before[0], after[0], kept, hidden, real if masked else given,
@@ -62,7 +62,7 @@ def gru_backward(
     d_after: Tensor, slope: Tensor, pushed: Tensor, kept: Tensor, before: Tensor, after: Tensor, d_given: Tensor,
     d_product: Tensor, real: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The slope in the state before, written where that in the state after was; `d_given`, `d_product` are written."""
+    """The gradient of the state before, which overwrites that of the state after. Writes `d_given` and `d_product`."""
     H, masked = before.shape[-1], real is not None
     _gru_backward[_grid(before)](
         d_after[0], slope[0], pushed, kept, before[0], d_given, d_product, real if masked else d_given,
@@ -76,7 +76,7 @@ def lstm_forward(
     given: Tensor, product: Tensor, bias: Tensor | None, before: Tensor, after: Tensor, kept: Tensor,
     real: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The hidden state after the step, in the precision of the products; `after` and `kept` are written."""
+    """The hidden state after the step, in the dtype of the products; `after` and `kept` are written."""
     H, masked, hidden = before.shape[-1], real is not None, _hidden(before, product)
     _lstm_forward[_grid(before)](
         given, product, before[0], before[1], after[0], after[1], kept, hidden, real if masked else given,
@@ -89,7 +89,7 @@ def lstm_backward(
     d_after: Tensor, slope: Tensor, pushed: Tensor, kept: Tensor, before: Tensor, after: Tensor, d_given: Tensor,
     d_product: Tensor, real: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The slope in the state before, written where that in the state after was; `d_given` is written."""
+    """The gradient of the state before, which overwrites that of the state after. Writes `d_given`."""
     H, masked = before.shape[-1], real is not None
     _lstm_backward[_grid(before)](
         d_after[0], d_after[1], slope[0], slope[1], pushed, kept, before[1], after[1], d_given,
@@ -137,7 +137,7 @@ def _rnn_forward(
     if nonlinearity == "tanh":
         out = _tanh(out)
     elif nonlinearity == "relu":
-        out = tl.where(out < 0, 0.0, out)  # what is no number stays none
+        out = tl.where(out < 0, 0.0, out)  # NaN stays NaN
     else:
         out = tl.sigmoid(out)
     if masked:
@@ -188,7 +188,7 @@ def _gru_forward(
     z = tl.sigmoid(_number(given + H, here) + _number(product + H, here))
     m = _number(product + 2 * H, here)
     if biased:
-        m += _number(bias + row // B * H + unit, here)  # a bias of each replica
+        m += _number(bias + row // B * H + unit, here)  # each replica has its own bias
     n = _tanh(_number(given + 2 * H, here) + r * m)
     at = row * state_row + unit
     was = tl.load(hidden_before + at, here)

@@ -1,9 +1,9 @@
-"""Whether a kernel can be trusted: its results, compared with those of its plain definition.
+"""Whether a kernel can be trusted: its results are compared with those of its plain definition.
 
-Kernels are written, or chosen, where nobody can see all machines and versions that they will run on, and one that is
-wrong says nothing. So each is compared with plain lines of torch, on the machine at hand, before its first use: where
-it cannot be built, or is off by more than rounding explains, that is said once, and the plain lines stay. One for a GPU
-that was right is not compared again by other processes of the same machine (`comparison_cache.py`).
+Kernels will run on machines and versions that they were never tested on, and a wrong kernel is silent. So each is
+compared with plain torch code on the machine at hand before its first use. If it cannot be built, or deviates by more
+than rounding explains, a warning says so once and the plain code is used. A GPU kernel that was right is not compared
+again by other processes of the same machine (`comparison_cache.py`).
 """
 
 import logging
@@ -16,27 +16,27 @@ from torch import Tensor
 
 from headway.nn.kernels.comparison_cache import KernelCase
 
-WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-"""The largest difference from the plain lines, as a share of the largest number that they give."""
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+"""The largest allowed difference from the plain code, relative to the largest value of its result."""
 _LOG = logging.getLogger("headway")
 _verdicts: dict[tuple[Any, ...], bool] = {}
 
 
 def trusted(operation: str, device: torch.device, check: Callable[..., float], *case: Any) -> bool:
-    """Whether a kernel gives what the plain lines give, in a case of its sizes and precisions: `check` says how far it
-    is off. Found out when first asked, and not while a graph is recorded."""
+    """Whether a kernel agrees with the plain code in this case (sizes and dtypes); `check` returns its deviation. This
+    is checked at first use, but not while a CUDA graph is being recorded."""
     key = operation, str(device), *case
     if key not in _verdicts:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return False
-        _verdicts[key] = _found_right(KernelCase(operation, device, check, case))
+        _verdicts[key] = _is_right(KernelCase(operation, device, check, case))
     return _verdicts[key]
 
 
 def by_kernel(
     operation: str, device: torch.device, check: Callable[..., float], case: tuple[Any, ...], run: Callable[[], Any]
 ) -> Any:
-    """What `run` gives, or None: where the kernel is not trusted, or cannot be built for just these sizes after all."""
+    """The result of `run`; None if the kernel is not trusted, or if it fails at just these sizes after all."""
     if not trusted(operation, device, check, *case):
         return None
     try:
@@ -52,26 +52,26 @@ def by_kernel(
 
 def _refuse(operation: str, error: Exception) -> None:
     told = " ".join(f"{type(error).__name__}: {error}".split())
-    _LOG.warning(f"the kernel '{operation}' cannot be used ({told[:200]}); the plain way takes its place")
+    _LOG.warning(f"the kernel '{operation}' cannot be used ({told[:200]}); plain torch is used instead")
 
 
-def _found_right(kernel: KernelCase) -> bool:
+def _is_right(kernel: KernelCase) -> bool:
     operation, device, check, case = kernel
-    within = max(WITHIN[dtype] for dtype in (*_precisions(case), torch.float32))
-    known = kernel.found()
+    within = max(TOLERANCE[dtype] for dtype in (*_precisions(case), torch.float32))
+    known = kernel.cached_deviation()
     if known is not None and known <= within:
         return True
     try:
         with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
             off = check(device, *case)
-    except Exception as error:  # whatever a compiler of kernels can raise: the plain lines still work
+    except Exception as error:  # a kernel compiler can raise anything; the plain code still works
         _refuse(operation, error)
         return False
     if off <= within:
         kernel.keep(off)
         return True
-    told = f"it is off by {off:.2g} of the largest number, and {within:g} is rounding"
-    _LOG.warning(f"the kernel '{operation}' is not used: {told}; the plain way takes its place")
+    told = f"its relative error is {off:.2g}, and rounding explains only {within:g}"
+    _LOG.warning(f"the kernel '{operation}' is not used: {told}; plain torch is used instead")
     return False
 
 
@@ -84,7 +84,7 @@ def _precisions(case: tuple[Any, ...]) -> Iterator[torch.dtype]:
 
 
 def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest, as a share of the largest number of what was expected; infinite where something is no number."""
+    """The largest difference, relative to the largest expected absolute value; infinite if there is a NaN."""
     shares = [
         ((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-6)).item()
         for a, b in zip(found, expected, strict=True)
@@ -92,21 +92,25 @@ def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return max((share if math.isfinite(share) else math.inf for share in shares), default=0.0)
 
 
-def there_and_back(fused: Callable[..., Any], plain: Callable[..., Any], given: Sequence[Tensor | None]) -> float:
-    """Of functions that give a tensor, or several."""
+def difference_with_gradients(
+    fused: Callable[..., Any], plain: Callable[..., Any], given: Sequence[Tensor | None]
+) -> float:
+    """The largest difference of outputs and gradients between two functions that return one tensor or several."""
     results = []
     for compute in (fused, plain):
         mine = [None if t is None else t.clone().requires_grad_() for t in given]
         with torch.enable_grad():
             found = compute(*mine)
             found = (found,) if isinstance(found, Tensor) else found
-            torch.autograd.backward(found, [numbers(y.shape, y.device, 7 + k, y.dtype) for k, y in enumerate(found)])
+            torch.autograd.backward(
+                found, [sample_values(y.shape, y.device, 7 + k, y.dtype) for k, y in enumerate(found)]
+            )
         results.append([*(y.detach() for y in found), *(t.grad for t in mine if t is not None)])
     return difference(*results)
 
 
-def numbers(shape: Sequence[int], device: torch.device, seed: int, like: torch.dtype = torch.float32) -> Tensor:
-    """Numbers of about -2 … 2 that nobody has to draw."""
+def sample_values(shape: Sequence[int], device: torch.device, seed: int, like: torch.dtype = torch.float32) -> Tensor:
+    """Deterministic test values between -2 and 2."""
     return (torch.arange(math.prod(shape), device=device, dtype=torch.float32) * (seed + 0.618)).sin().mul_(2).view(
         tuple(shape)
     ).to(like)  # fmt: skip

@@ -1,6 +1,6 @@
-"""CLIP and SigLIP folders, read through `transformers`: models that match pictures and captions, trained by others.
+"""Pretrained CLIP and SigLIP models that match pictures and captions, loaded from a folder by `transformers`.
 
-Weights are read from safetensors, and no code of the folder is run.
+Weights are read from safetensors, and no code from the folder is run.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from headway.core.reading import read_json
 from headway.scoring.pictures.matching import Matcher, Shown, Told
 
 KINDS = ("clip", "siglip", "siglip2")
-"""Of `model_type` in config.json."""
+"""Supported values of `model_type` in config.json."""
 AT_ONCE = 16
 
 
@@ -45,12 +45,12 @@ class BorrowedMatcher(Matcher):
         for caption in captions:
             ids = list(self.tokenizer(caption, truncation=False, verbose=False)["input_ids"])
             tokens.append(len(ids))
-            # In CLIP's own vocabulary END and the unknown are one token: there nothing is unknown.
+            # In CLIP's own vocabulary END is also the unknown token, so unknown words cannot be counted.
             unknown.append(0 if strange in (None, end) else ids.count(strange))
             if len(ids) > self.limit:
                 ids = [*ids[: self.limit - 1], end if ids[-1] == end else ids[self.limit - 1]]
             given = {"input_ids": torch.tensor([ids])}
-            if self.is_sigmoid:  # these were trained on rows that are filled up, and read nothing else as well
+            if self.is_sigmoid:  # SigLIP was trained on padded rows and does worse on others
                 filling = [self.tokenizer.pad_token_id] * (self.limit - len(ids))
                 given = {"input_ids": torch.tensor([ids + filling])}
             else:
@@ -60,7 +60,7 @@ class BorrowedMatcher(Matcher):
 
 
 def open_borrowed(folder: Path) -> BorrowedMatcher:
-    """The model in a folder."""
+    """Load the model in a folder."""
     kind = _kind(folder)
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(one.name for one in folder.iterdir() if one.suffix in (".bin", ".pt", ".pth", ".ckpt"))
@@ -71,7 +71,7 @@ def open_borrowed(folder: Path) -> BorrowedMatcher:
     try:
         library: Any = import_module("transformers")  # by name, as in models/borrowed/module.py
     except ImportError:
-        raise UserError("models of others are read through transformers: pip install 'headway[pretrained]'") from None
+        raise UserError("pretrained models need the package transformers: pip install 'headway[pretrained]'") from None
 
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
@@ -80,11 +80,11 @@ def open_borrowed(folder: Path) -> BorrowedMatcher:
         model, told = library.AutoModel.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **own)
         tokenizer = library.AutoTokenizer.from_pretrained(folder, **own)
         processor = library.AutoImageProcessor.from_pretrained(folder, **own)
-    except Exception as problem:  # transformers has no one kind of mistake
+    except Exception as problem:  # transformers raises many kinds of exceptions
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
         raise UserError(f"'{folder}' cannot be read as a model of the kind '{kind}': {reason}") from None
     if missing := sorted(told["missing_keys"]):
-        raise UserError(f"'{folder}' lacks {len(missing)} weights of a {kind}, the first {missing[0]}: it cannot match")
+        raise UserError(f"'{folder}' lacks {len(missing)} weights of a {kind} model, the first {missing[0]}")
     return BorrowedMatcher(folder.name, model.float(), tokenizer, processor, kind)
 
 
@@ -97,12 +97,12 @@ def _kind(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UserError(f"'{folder / 'config.json'}' does not say what model it is: {problem}") from None
     if kind not in KINDS:
-        raise UserError(f"'{folder}' is a {kind}; pictures and captions are matched by {', '.join(KINDS)}")
+        raise UserError(f"'{folder}' is a {kind} model; to match pictures and captions, use one of {', '.join(KINDS)}")
     return kind
 
 
 def _vectors(found: Any) -> Tensor:
-    """Of what `get_…_features` gives: the tensor itself, or a bundle that has it as its pooled output."""
+    """The tensor in what `get_…_features` returns: itself, or the pooled output of a model output object."""
     return found if isinstance(found, Tensor) else found.pooler_output
 
 

@@ -1,13 +1,13 @@
-"""Pictures and captions that somebody brings, matched by any model that embeds both.
+"""Match pictures and captions given by the user, with any model that embeds both.
 
-    cosine        of the two vectors; what everything else is made of
-    softmax       of scale · cosine, along the captions of a picture or the pictures of a caption: the chance of each,
+    cosine        similarity of the two embeddings, from which the others are computed
+    softmax       of scale · cosine over the captions of a picture, or over the pictures of a caption: probabilities
                   if exactly one of them is right
-    sigmoid       of models that were trained so: the chance of the pair by itself
-    CLIPScore     2.5 · max(cosine, 0): https://arxiv.org/abs/2104.08718 (of CLIP ViT-B/32; of other models the scale is
-                  another)
+    sigmoid       for models trained with it: the probability of each pair by itself
+    CLIPScore     2.5 · max(cosine, 0): https://arxiv.org/abs/2104.08718 (the scale is that of CLIP ViT-B/32; other
+                  models have other scales)
 
-A caption that is too long is cut, and keeps its END, which some models read all of it from.
+A caption that is too long is truncated but keeps its END, since some models take the embedding from there.
 """
 
 import math
@@ -30,48 +30,48 @@ from headway.scoring.pictures.retrieval import embedded_captions
 
 CLIPSCORE = 2.5
 AT_ONCE = 64
-"""Pictures that are embedded together."""
-MOST_LEFT_OUT = 60
-"""Words of a caption that are left out one by one."""
+"""Batch size for embedding pictures."""
+MAX_WORDS_LEFT_OUT = 60
+"""At most this many words of a caption are left out, one at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A picture that somebody brought."""
+    """A picture given by the user."""
 
     name: str
     image: Any
-    """Of Pillow: upright, of three colours, in its own size."""
+    """A Pillow image: upright, RGB, in its own size."""
     notes: tuple[str, ...] = ()
 
 
 class Told(NamedTuple):
-    """Captions, embedded."""
+    """Embedded captions."""
 
     vectors: Float[Tensor, "C E"]
     tokens: list[int]
-    """Of each, with all signs that the model puts around it, before anything was cut."""
+    """Length of each, including special tokens, before truncation."""
     unknown: list[int]
-    """How many of these stand for words that the model does not know."""
+    """How many of these are the unknown word."""
 
 
 class Matcher(ABC):
-    """A model that embeds pictures and captions in one space."""
+    """A model that embeds pictures and captions in a shared space."""
 
     name: str
     limit: int
-    """Tokens of a caption that are read, with all signs around it."""
+    """Context length for captions, including special tokens."""
     scale: float
     bias: float | None = None
-    """Of models that were trained by a sigmoid."""
+    """For models trained with a sigmoid loss."""
 
     @abstractmethod
     def see(self, pictures: Sequence[Shown]) -> Float[Tensor, "P E"]:
-        """Vectors of length one."""
+        """Embed pictures as unit vectors."""
 
     @abstractmethod
     def tell(self, captions: Sequence[str]) -> Told:
-        """Vectors of length one."""
+        """Embed captions as unit vectors."""
 
 
 class OwnMatcher(Matcher):
@@ -109,7 +109,7 @@ class OwnMatcher(Matcher):
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """Every picture with every caption."""
+    """Similarities of every picture with every caption."""
 
     matcher: Matcher
     pictures: Sequence[Shown]
@@ -117,7 +117,7 @@ class Matched:
     told: Told
     cosines: Float[Tensor, "P C"]
     notes: list[str] = field(default_factory=list)
-    """What should be known before the answer is believed."""
+    """Caveats about the inputs, such as truncated captions."""
 
     @property
     def logits(self) -> Float[Tensor, "P C"]:
@@ -125,17 +125,17 @@ class Matched:
 
     @property
     def of_captions(self) -> Float[Tensor, "P C"]:
-        """The chance of each caption of a picture."""
+        """The probability of each caption, given the picture."""
         return self.logits.softmax(1)
 
     @property
     def of_pictures(self) -> Float[Tensor, "P C"]:
-        """The chance of each picture of a caption."""
+        """The probability of each picture, given the caption."""
         return self.logits.softmax(0)
 
     @property
     def alone(self) -> Float[Tensor, "P C"] | None:
-        """The chance of each pair by itself, where the model was trained to give it."""
+        """The probability of each pair by itself, if the model was trained with a sigmoid."""
         return None if self.matcher.bias is None else self.logits.sigmoid()
 
     @property
@@ -166,7 +166,7 @@ class Matched:
 
 def match(matcher: Matcher, pictures: Sequence[Shown], captions: Sequence[str]) -> Matched:
     if not pictures or not captions:
-        raise UserError("to match, there must be a picture and a caption at least")
+        raise UserError("nothing to match: give at least one picture and one caption")
     if blank := [k + 1 for k, caption in enumerate(captions) if not caption.strip()]:
         raise UserError(f"caption {blank[0]} is empty: there is nothing to match")
     told = matcher.tell(captions)
@@ -176,7 +176,7 @@ def match(matcher: Matcher, pictures: Sequence[Shown], captions: Sequence[str]) 
         first = f"'{_short(captions[cut[0]])}' has {told.tokens[cut[0]]} tokens"
         what = "caption is" if len(cut) == 1 else "captions are"
         found.notes.append(
-            f"{len(cut)} {what} longer than the {matcher.limit} tokens that are read, and cut (END is kept): {first}"
+            f"{len(cut)} {what} longer than the model's {matcher.limit} tokens, and truncated (END is kept): {first}"
         )
     for caption, tokens, unknown in zip(captions, told.tokens, told.unknown, strict=True):
         if unknown:
@@ -190,7 +190,7 @@ def match(matcher: Matcher, pictures: Sequence[Shown], captions: Sequence[str]) 
 
 @dataclass(frozen=True, eq=False)
 class Zeroshot:
-    """Pictures put to classes that are known by their names alone."""
+    """Zero-shot classification: classes are given by their names alone."""
 
     classes: Sequence[str]
     prompts: Sequence[str]
@@ -200,13 +200,13 @@ class Zeroshot:
 
 
 def classify(matcher: Matcher, pictures: Sequence[Shown], classes: Sequence[str], prompts: Sequence[str]) -> Zeroshot:
-    """Each class is the mean of its prompts, of length one again."""
+    """Classify pictures. A class's embedding is the normalised mean of its prompts' embeddings."""
     if len(classes) < 2:
-        raise UserError("to classify, there must be two classes at least")
+        raise UserError("give at least two classes to choose from")
     if twice := [name for k, name in enumerate(classes) if name in classes[:k]]:
         raise UserError(f"the class '{twice[0]}' is given twice: each would get half of its probability")
     if wrong := [one for one in prompts if one.count("{}") != 1]:
-        raise UserError(f"the prompt '{wrong[0]}' needs one {{}}, where the name of the class goes")
+        raise UserError(f"the prompt '{wrong[0]}' must contain {{}} exactly once, where the class name goes")
     texts = [prompt.replace("{}", name) for name in classes for prompt in prompts]
     found = match(matcher, pictures, texts)
     vectors = found.told.vectors.double().view(len(classes), len(prompts), -1).mean(1)
@@ -220,22 +220,23 @@ def classify(matcher: Matcher, pictures: Sequence[Shown], classes: Sequence[str]
 class WordShare(NamedTuple):
     text: str
     share: float
-    """Nats that the target's chance loses when this word is left out; below 0, the caption is better without."""
+    """How many nats the target's log-probability loses without this word; negative = the caption is better without
+    it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """One caption, written to pick one picture out of a set."""
+    """The result of one caption that was written to pick one picture out of a set."""
 
     caption: str
     rank: int
-    """Of the target: 1 = it is picked."""
+    """Rank of the target: 1 = it is picked."""
     chance: float
-    """Of the target among all."""
+    """Probability of the target among all pictures."""
     ahead: float
-    """Cosine of the target less that of the best other one."""
+    """The target's cosine minus the highest cosine of the others."""
     picked: str
-    """The picture that comes first."""
+    """The name of the picture that ranks first."""
     words: list[WordShare]
 
     @property
@@ -244,21 +245,21 @@ class Played:
 
 
 def play(matcher: Matcher, pictures: Sequence[Shown], target: int, captions: Sequence[str]) -> list[Played]:
-    """How well each caption picks the target, and what each of its words has to do with it."""
+    """How well each caption picks the target, and how much each of its words contributes."""
     if len(pictures) < 2:
-        raise UserError("to pick a picture out of a set, the set must have two at least")
+        raise UserError("give at least two pictures: the caption has to pick one of them")
     shown = matcher.see(pictures).double()
     played = []
     for caption in captions:
         words = caption.split()
-        without = [" ".join(words[:k] + words[k + 1 :]) for k in range(min(len(words), MOST_LEFT_OUT))]
+        without = [" ".join(words[:k] + words[k + 1 :]) for k in range(min(len(words), MAX_WORDS_LEFT_OUT))]
         texts = [caption, *(one for one in without if one)]
         cosines = shown @ match(matcher, pictures, texts).told.vectors.double().T  # [P, 1 + words]
         chances = (matcher.scale * cosines).log_softmax(0)[target]
         shares = [WordShare(word, float(chances[0] - after)) for word, after in zip(words, chances[1:], strict=False)]
         own, others = cosines[target, 0], cosines[:, 0].clone()
         others[target] = -math.inf
-        # What is not ahead of an equal one has not been picked.
+        # A tie does not count as picked.
         rank = 1 + int((others >= own).sum())
         played.append(
             Played(

@@ -1,14 +1,13 @@
-"""How well pictures and captions find each other: among 100 captions a picture's own, among 100 pictures a caption's.
+"""Retrieval scores: how often a picture finds its caption, and a caption its picture, among 100 candidates.
 
-A split is dealt into groups of 100 pictures (`data.among`), always the same ones. In a group every picture looks for
-its caption among all captions there, and every caption for its picture. What counts as found is what belongs together
-anywhere in the split: where two pictures have one caption, either is right, and the caption stands among the candidates
-once. Where several candidates have the very same score, their order is nobody's merit: what counts is the chance that a
-right one comes first if they were shuffled, so that a model which says the same of everything is right as often as
-chance.
+A split is divided into groups of 100 pictures (`data.among`), always the same ones. Within a group every picture looks
+for its caption among all captions, and every caption for its picture. Any pair that belongs together anywhere in the
+split counts as right: where two pictures share a caption, either is right, and the caption is a candidate only once.
+Ties are counted by the probability that a right candidate comes first in random order, so a model that gives the same
+score to everything is right as often as chance.
 
-The loss is that of training, in groups as large as its batches. Of pictures with classes, each is put to the class
-whose prompts are nearest.
+The loss is the training loss, in groups as large as the batches. If the pictures have classes, each is assigned to the
+class with the nearest prompts.
 """
 
 import math
@@ -30,36 +29,36 @@ from headway.scoring.score import Confusion, Score
 from headway.stats.intervals import wilson
 
 AT_ONCE = 256
-"""Pictures or captions that are embedded together."""
+"""Batch size for embedding pictures or captions."""
 
 
 class RetrievalGroup(NamedTuple):
     asked: int
-    """The first so many pictures look for their captions here."""
+    """How many of the pictures, from the first, are queries in this group."""
     pictures: Int[np.ndarray, " P"]
-    """All that can be found, by their places in the split."""
+    """All candidate pictures, as indices in the split."""
     captions: Int[np.ndarray, " C"]
-    """The captions of these, by the places of the first pair that has them."""
+    """Their captions, as the index of the first pair with each caption."""
     belong: Bool[np.ndarray, "P C"]
-    """Which picture has which caption."""
+    """Whether a picture and a caption belong together."""
 
 
 @dataclass(frozen=True, eq=False)
 class Retrieved:
-    """What one model makes of a split."""
+    """The results of one model on a split."""
 
     nats: Float[np.ndarray, " N"]
     """The loss of each pair."""
     by_picture: dict[int, Float[np.ndarray, " P"]]
-    """By k: of each picture, whether its caption is among the k likeliest."""
+    """By k: for each picture, whether its caption is among the k likeliest."""
     by_caption: dict[int, Float[np.ndarray, " C"]]
-    """Of each caption, whether its picture is."""
+    """By k: for each caption, whether its picture is among the k likeliest."""
     among: tuple[float, float]
-    """Captions, and pictures, that there were to choose from, on average."""
+    """The mean number of candidate captions and of candidate pictures."""
     chance: dict[str, float]
-    """Of each metric: how often one who knows nothing is right."""
+    """The chance level of each metric."""
     chosen: Int[np.ndarray, " P"] | None
-    """The class that each picture is put to, where they have classes."""
+    """The predicted class of each picture, if there are classes."""
 
     def scores(self, split: str, pairs: CaptionedPictures, classes: tuple[str, ...] | None, batch: int) -> list[Score]:
         pictures, how = len(np.unique(pairs.picture)), f"{split} · {len(pairs):,} pairs"
@@ -105,7 +104,7 @@ def _between(interval: tuple[float, float] | None) -> str:
 def retrieve(
     model: Clip, pairs: CaptionedPictures, among: int, batch: int, prompts: Sequence[Sequence[np.ndarray]] | None = None
 ) -> list[Retrieved]:
-    """What every replica makes of these pairs. `prompts`: of each class, as tokens."""
+    """Retrieval results of every replica. `prompts` are the tokenised prompts of each class."""
     model.eval()
     shown, told, own = embedded(model, pairs)
     dealt = list(groups(pairs, among))
@@ -135,7 +134,7 @@ def retrieve(
 def embedded(
     model: Clip, pairs: CaptionedPictures
 ) -> tuple[Float[Tensor, "R P E"], Float[Tensor, "R N E"], Int[Tensor, " N"]]:
-    """All pictures and captions, on the CPU; and which picture each pair has."""
+    """Embeddings of all pictures and captions, on the CPU, and the picture index of each pair."""
     device = next(model.parameters()).device
     used, inverse = np.unique(pairs.picture, return_inverse=True)
     shown = torch.zeros(model.replicas, len(pairs.pixels), model.spec.shared)
@@ -160,7 +159,7 @@ def embedded_captions(model: Clip, table: Int[Tensor, "N L"], lengths: Int[Tenso
 
 
 def embedded_prompts(model: Clip, prompts: Sequence[Sequence[np.ndarray]]) -> Float[Tensor, "R C E"]:
-    """Each class as the mean of its prompts, of length one again."""
+    """Each class as the normalised mean of its prompts' embeddings."""
     flat = [one for of_class in prompts for one in of_class]
     table, lengths = with_end(flat, model.spec.context, model.end)
     told = embedded_captions(model, torch.as_tensor(table), torch.as_tensor(lengths))
@@ -180,7 +179,7 @@ def _nats(
     pairs: CaptionedPictures,
     batch: int,
 ) -> Float[np.ndarray, " N"]:
-    """As in training: in groups of about as many pairs as a batch has."""
+    """The loss of each pair as in training, in groups of about the batch size."""
     nats = np.empty(len(pairs))
     scaled = model.contrast.of_replica(r)
     for rows in pair_groups(len(pairs), batch):
@@ -194,13 +193,14 @@ def _nats(
 
 
 def pair_groups(pairs: int, batch: int) -> list[Int[np.ndarray, " B"]]:
-    """All pairs, shuffled, in groups of one size or one more: as near to a batch as can be."""
+    """All pairs, shuffled and split into groups of equal size (± 1), as near to the batch size as possible."""
     order = torch.randperm(pairs, generator=random.generator("groups of pairs")).numpy()
     return np.array_split(order, max(1, round(pairs / batch)))
 
 
 def groups(pairs: CaptionedPictures, among: int) -> Iterator[RetrievalGroup]:
-    """Each picture is asked once; where the last ones are too few, pictures of the first groups stand beside them."""
+    """Each picture is a query once. If the last group is too small, pictures of the first group are added as
+    candidates."""
     used = np.unique(pairs.picture)
     order = used[torch.randperm(len(used), generator=random.generator("groups of pictures")).numpy()]
     belongs = set(zip(pairs.picture.tolist(), pairs.caption.tolist(), strict=True))
@@ -217,9 +217,9 @@ def groups(pairs: CaptionedPictures, among: int) -> Iterator[RetrievalGroup]:
 
 
 def _hits(group: RetrievalGroup, said: Float[np.ndarray, "P C"]) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
-    """Of each picture that is asked, and of each caption of those: whether it is found, by k."""
+    """By k: whether each query picture finds its caption, and whether each of their captions finds its picture."""
     asked = said[: group.asked], group.belong[: group.asked]
-    whose = asked[1].any(0)  # captions of pictures that only stand beside are asked elsewhere
+    whose = asked[1].any(0)  # captions of added candidates are queries in their own group
     return (
         {k: hits_at(k, *asked) for k in FOUND_AT},
         {k: hits_at(k, said.T[whose], group.belong.T[whose]) for k in FOUND_AT},
@@ -227,7 +227,7 @@ def _hits(group: RetrievalGroup, said: Float[np.ndarray, "P C"]) -> tuple[dict[i
 
 
 def hits_at(k: int, said: Float[np.ndarray, "Q C"], right: Bool[np.ndarray, "Q C"]) -> Float[np.ndarray, " Q"]:
-    """The chance that one of the right ones is among the k with the highest scores, equal scores being shuffled."""
+    """The probability that a right candidate is among the k highest scores, with ties in random order."""
     found = np.empty(len(said))
     for q, (scores, belongs) in enumerate(zip(said, right, strict=True)):
         best = scores[belongs].max()
@@ -239,7 +239,7 @@ def hits_at(k: int, said: Float[np.ndarray, "Q C"], right: Bool[np.ndarray, "Q C
 
 
 def chances(dealt: Sequence[RetrievalGroup]) -> dict[str, float]:
-    """How often one is right who says the same of everything."""
+    """The chance level of each metric: the hit rate when all scores are equal."""
     found = {}
     for k in FOUND_AT:
         hits = [_hits(group, np.zeros(group.belong.shape)) for group in dealt]
@@ -249,7 +249,7 @@ def chances(dealt: Sequence[RetrievalGroup]) -> dict[str, float]:
 
 
 def spread_out(pairs: CaptionedPictures, at_most: int | None) -> CaptionedPictures:
-    """At most so many pairs, from all over the split and always the same."""
+    """A fixed random subset of at most so many pairs."""
     if at_most is None or len(pairs) <= at_most:
         return pairs
     order = torch.randperm(len(pairs), generator=random.generator("spread out")).numpy()

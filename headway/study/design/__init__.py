@@ -1,5 +1,5 @@
-"""A study as it is described: arms, seeds, questions, claims, and everything that can be wrong with them. Nothing here
-needs torch, until a recipe is built."""
+"""The specification of a study: arms, seeds, questions and claims, with their validation. Nothing here needs torch
+until a recipe is built."""
 
 from headway.study.design.claims import Claim, Reported
 from headway.study.design.factors import Arm, Factor

@@ -1,4 +1,4 @@
-"""What somebody found when they did this, and what they concluded: to be set beside what is measured.
+"""The figures and claims of an existing report, to be compared with what is measured.
 
     reported:
       conclusion: ALiBi makes no significant difference
@@ -9,11 +9,11 @@
         ask: {kind: better, arm: alibi, than: learned, on: test.accuracy}
         answer: no difference
         within: 2                           # points of accuracy; percent of a perplexity
-      - says: every row of attention sums to one
+      - says: every row of the attention matrix sums to one
         audit: attention-rows
 
-A claim is what must be true for the conclusion to stand, as a question of the study with the answer the report gave to
-it, or as an audit that must pass. So a conclusion is judged by verdicts and audits, and by nobody's opinion.
+A claim is something that must be true for the conclusion to hold. It is given as a question of the study with the
+report's answer, or as an audit that must pass, so that conclusions are judged by verdicts and audits alone.
 """
 
 from collections.abc import Iterator
@@ -49,44 +49,42 @@ ANSWERS: dict[type, tuple[Answer, ...]] = {
 
 
 class Reported(Spec):
-    """What a report says."""
+    """The conclusion and figures of a report."""
 
     conclusion: str
-    """What it concludes."""
+    """Its conclusion."""
     figures: dict[str, dict[str, float]] = Field(default={})
     """Reported figures: arm → score → value."""
 
 
 class Claim(Spec):
-    """One thing that a report says or takes for granted."""
+    """One thing that a report states or takes for granted."""
 
     says: str
-    """The claim, in words."""
+    """The claim as a sentence."""
     ask: Question | None = None
     """The question that tests it; it becomes one of the study's questions."""
     answer: Answer | None = None
     """The report's answer to that question."""
     within: float | None = Field(default=None, gt=0)
     """With 'no difference': the largest difference that still counts as none, in points of accuracy, percent of a
-    perplexity, or the score's own unit. Seeds can never show that there is no difference at all; they can show that it
-    is smaller than this."""
+    perplexity, or the score's own unit. No number of seeds can show that there is no difference at all, only that it is
+    smaller than this."""
     audit: str | None = None
     """Instead of a question: an audit that passes in every run if the claim is true."""
     arm: str | None = None
-    """With `audit`: the claim is about this arm alone."""
+    """With `audit`: the claim is about this arm only."""
 
     def problems(self) -> Iterator[Problem]:
         if (self.ask is None) == (self.audit is None):
-            yield Problem(("ask", "audit"), "give one of them: a question with the answer to it, or an audit")
+            yield Problem(("ask", "audit"), "give one of them: a question with its answer, or an audit")
         elif isinstance(self.ask, Best):
-            yield Problem(
-                ("ask",), "a claim says of an arm that it is better, or worse: ask that, and not which is best"
-            )
+            yield Problem(("ask",), "a claim cannot ask which arm is best: ask whether one arm is better than another")
         elif self.ask is not None and self.answer not in ANSWERS[type(self.ask)]:
             allowed = " or ".join(f"'{one}'" for one in ANSWERS[type(self.ask)])
             yield Problem(("answer",), f"the report's answer to a question of kind {self.ask.kind} is {allowed}")
         elif (self.answer == "no difference") != (self.within is not None):
-            reason = "goes with the answer 'no difference', and says up to how much counts as no difference"
+            reason = "needed with the answer 'no difference', and only then: the largest difference that counts as none"
             yield Problem(("within",), reason)
         elif self.ask is None and self.answer is not None:
             yield Problem(("answer",), "an audit passes or fails: there is no answer to give")

@@ -1,4 +1,4 @@
-"""What varies in a study: factors with their levels, and the arms that follow from them."""
+"""What varies in a study: factors with their levels, and the arms formed from them."""
 
 import itertools
 import re
@@ -13,13 +13,13 @@ from headway.core.spec import Problem, Spec
 from headway.core.yaml import write_value
 from headway.recipe.naming import label
 
-HOW_IT_IS_READ = ("data.segment", "data.batches.")
-"""Of `data`, what is a matter of training: the text and its tokens are the same."""
+TRAINING_KEYS = ("data.segment", "data.batches.")
+"""Keys under `data` that concern training: the text and its tokens stay the same."""
 
 
 def _key_and_value(given: Any) -> Any:
     if isinstance(given, str) and not re.match(r"\s*[^=\s]+\s*=", given):
-        raise PydanticCustomError("change", "expected KEY=VALUE, as model.width=32")
+        raise PydanticCustomError("change", "expected KEY=VALUE, such as model.width=32")
     return given
 
 
@@ -29,17 +29,17 @@ Change = Annotated[str, BeforeValidator(_key_and_value)]
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things that are compared: a name, and what is changed in the base recipe."""
+    """One arm of a comparison: a name, and its changes to the base recipe."""
 
     name: str
     changes: tuple[str, ...]
     levels: Mapping[str, str] = field(default_factory=dict)
-    """Factor → level, where the arms come from factors."""
+    """Factor → level, if the arms come from factors."""
 
 
 class Factor(Spec):
-    """A key of the recipe and the values it takes; or several keys that vary together, each value a list; or levels
-    that have names, each a list of changes, as arms have."""
+    """A key of the recipe and its values; or several keys that vary together, each value a list; or named levels, each
+    a list of changes like an arm."""
 
     key: str | None = None
     """The recipe key that varies, such as model.positions."""
@@ -53,18 +53,18 @@ class Factor(Spec):
     def problems(self) -> Iterator[Problem]:
         given = [self.key is not None, self.keys is not None, bool(self.named)]
         if sum(given) != 1:
-            reason = "give one of them: key, or keys for several that vary together, or named for levels by name"
+            reason = "give one of them: key, keys (several that vary together), or named (levels with names)"
             yield Problem(("key", "keys"), reason)
             return
         if bool(self.named) == bool(self.values):
-            reason = "named levels say all themselves" if self.named else "expected at least 1 of them, not []"
+            reason = "leave it out with named levels" if self.named else "expected at least 1 value, not []"
             yield Problem(("values",), reason)
             return
         if wrong := [name for name in self.named if label(name) != name]:
-            yield Problem(("named",), f"'{wrong[0]}' cannot be a part of a folder's name; '{label(wrong[0])}' can")
+            yield Problem(("named",), f"'{wrong[0]}' cannot be part of a folder name; use '{label(wrong[0])}'")
         for value in self.values if self.keys else ():
             if not isinstance(value, list) or len(value) != len(self.keys or ()):
-                reason = f"each value is a list with one entry for each of {len(self.keys or ())} keys, not {value!r}"
+                reason = f"each value must be a list with {len(self.keys or ())} entries, one per key, not {value!r}"
                 yield Problem(("values",), reason)
                 return
         labels = [label(value) for value in self.values]
@@ -87,17 +87,17 @@ class Factor(Spec):
 
 
 def is_data(key: str) -> bool:
-    """Whether a key of the recipe says what is read: which text, in which tokens."""
-    return key.startswith("data.") and not f"{key}.".startswith(HOW_IT_IS_READ)
+    """Whether a recipe key determines what is read: the text or its tokens."""
+    return key.startswith("data.") and not f"{key}.".startswith(TRAINING_KEYS)
 
 
 def key_of(change: str) -> str:
-    """What `key.path=value` changes."""
+    """The key in `key.path=value`."""
     return change.partition("=")[0].strip()
 
 
 def crossed(factors: Mapping[str, Factor]) -> list[Arm]:
-    """An arm for every combination of levels, called after them: `alibi.64-2`."""
+    """An arm for every combination of levels, named after them: `alibi.64-2`."""
     arms = []
     for combination in itertools.product(*(factor.levels().items() for factor in factors.values())):
         levels = dict(zip(factors, (name for name, _ in combination), strict=True))

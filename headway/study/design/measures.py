@@ -1,8 +1,9 @@
-"""What is measured of a finished run beside the scores of its recipe: shorter segments, sentences, given targets.
+"""Further measurements of a finished run, in addition to its recipe's scores: other segment lengths, sentences,
+targets.
 
-A model is trained on segments of one length, and people read it on others. Whatever depends on the length (learned
-positions nobody trained, a norm that runs over the sequence) shows there, and nowhere else. What is asked for stands
-here; `results/measuring.py` keeps what was found.
+A model is trained on segments of one length but often used on others. Whatever depends on the length (untrained learned
+positions, a norm over the sequence) only shows there. The specs are here; `results/measuring.py` takes the measurements
+and stores them.
 """
 
 from abc import abstractmethod
@@ -22,45 +23,45 @@ if TYPE_CHECKING:
     from headway.tasks.abilities import ReadsSegments, Translates
     from headway.tasks.task import Task
 
-FEWEST_SENTENCES = 8
-"""So many are joined together."""
+MIN_SENTENCES = 8
+"""How many sentences are joined together."""
 
 
 class Measure(Variant):
-    """What is measured of a finished run beside the scores of its recipe."""
+    """A measurement of a finished run in addition to the scores of its recipe."""
 
     metrics: ClassVar[tuple[Metric, ...]]
-    """What each of its `splits` is measured in."""
+    """The metrics computed for each of its `splits`."""
 
     split: str = "valid"
-    """Where the text comes from."""
+    """The split the text comes from."""
 
     @abstractmethod
     def check(self, task: "Task") -> None:
-        """That it can be measured there, before anything is trained."""
+        """Raise a UserError if it cannot be measured on this task; called before anything is trained."""
 
     @property
     @abstractmethod
     def splits(self) -> list[str]:
-        """What its scores are of: `valid-16` …"""
+        """The names its scores use as splits: `valid-16` …"""
 
     @property
     def told(self) -> list[str]:
-        """Scores that a report gives, whether or not they are asked about."""
+        """Scores shown in the report even if no question is about them."""
         return []
 
     @abstractmethod
     def scores(self, model: Any, task: Any) -> "Iterator[Score]":
-        """Of one trained model."""
+        """Measure one trained model."""
 
 
 class Chosen(Measure):
-    """A split that only what was chosen is scored on: the arm that is best on another, by the mean of its seeds; or of
-    every level of a factor, its best arm. Once all runs have ended, and never of the others."""
+    """Score only the chosen arm on a split: the best on another split by the mean over seeds, or the best arm of every
+    level of a factor. This is done once all runs have ended; the other arms are never scored there."""
 
     kind: Literal["chosen"] = "chosen"
     split: str = "test"
-    """The split that it is scored on."""
+    """The split that the chosen arm is scored on."""
     on: str = "valid.accuracy"
     """The score by which the best arm is chosen."""
     of: str | None = None
@@ -68,7 +69,7 @@ class Chosen(Measure):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of the task, whichever it is."""
+        """All metrics: which apply depends on the task."""
         return tuple(METRICS.values())
 
     def problems(self) -> Iterator[Problem]:
@@ -78,12 +79,12 @@ class Chosen(Measure):
             yield Problem(("on",), str(error))
             return
         if parsed(self.on).split == self.split:
-            yield Problem(("on", "split"), "what is chosen on a split looks better there than it is: score another")
+            yield Problem(("on", "split"), "an arm chosen on a split looks better there than it is: score another")
 
     def check(self, task: "Task") -> None:
         task.check_split(self.split)
         if self.split in task.scored_splits:
-            reason = f"all arms are scored on '{self.split}' (scoring.splits), not what was chosen alone"
+            reason = f"scoring.splits scores all arms on '{self.split}', not only the chosen one"
             raise UserError(f"measures: {reason}; leave it out there")
 
     @property
@@ -100,7 +101,7 @@ class Chosen(Measure):
 
 
 class TextMeasure(Measure):
-    """What every measure of running text has."""
+    """A measurement on running text."""
 
     metrics = (LOSS, PERPLEXITY)
 
@@ -108,17 +109,17 @@ class TextMeasure(Measure):
         from headway.tasks.abilities import ReadsSegments
 
         if not isinstance(task, ReadsSegments):
-            raise UserError(f"measures: segments, windows and sentences are of running text, not of a {task.kind}")
+            raise UserError(f"measures: segments, windows and sentences need running text, not a {task.kind}")
         task.check_split(self.split)
 
 
 class Lengths(TextMeasure):
-    """A split that is read in pieces of other lengths than those of training."""
+    """A split read in pieces of other lengths than in training."""
 
     lengths: list[int] = Field(min_length=1)
-    """In tokens, none longer than learned positions go."""
+    """Lengths in tokens, none longer than the learned positions."""
     tokens: int = Field(default=8192, ge=2)
-    """How much of the split is read, from its beginning."""
+    """How many tokens of the split are read, from its beginning."""
 
     @abstractmethod
     def reading(self, length: int) -> Reading:
@@ -133,7 +134,7 @@ class Lengths(TextMeasure):
         limit = task.recipe.model.limit
         if limit is not None and max(self.lengths) > limit:
             raise UserError(
-                f"measures: segments of {max(self.lengths)} tokens, but the learned positions end at {limit}"
+                f"measures: segments of {max(self.lengths)} tokens are longer than the {limit} learned positions"
             )
 
     @property
@@ -148,7 +149,7 @@ class Lengths(TextMeasure):
 
 
 class Segments(Lengths):
-    """The perplexity of a split that is read in segments, one after the other, each alone: `valid-16.perplexity`."""
+    """The perplexity of a split read in consecutive, independent segments: `valid-16.perplexity`."""
 
     kind: Literal["segments"] = "segments"
 
@@ -161,8 +162,8 @@ class Segments(Lengths):
 
 
 class Sliding(Lengths):
-    """The same by windows that move by a quarter of their length: `valid-16-sliding.perplexity`. No token has seen less
-    than three quarters of a window; what segments of that length lose beside it, their early tokens lose."""
+    """The same in windows that move by a quarter of their length: `valid-16-sliding.perplexity`. Every token has at
+    least three quarters of a window as context, so the gap to segments of that length is the cost of early tokens."""
 
     kind: Literal["sliding"] = "sliding"
 
@@ -175,8 +176,8 @@ class Sliding(Lengths):
 
 
 class CarriedOn(Lengths):
-    """The same as one stream, in which each segment goes on from the state of the one before:
-    `valid-16-carried.perplexity`. Of an arm that carries no state, nothing is measured."""
+    """The same as one stream, in which each segment continues from the state of the one before:
+    `valid-16-carried.perplexity`. Not measured for an arm without a recurrent state."""
 
     kind: Literal["carried"] = "carried"
 
@@ -193,11 +194,11 @@ class CarriedOn(Lengths):
 
 
 class Sentences(TextMeasure):
-    """Single sentences, each read alone: as they are (`sentences`), with their tokens in random order (`scrambled`),
-    and eight joined together (`joined`)."""
+    """Independent sentences: as they are (`sentences`), with their tokens in random order (`scrambled`), and eight
+    joined together (`joined`)."""
 
     kind: Literal["sentences"] = "sentences"
-    count: int = Field(default=40, ge=FEWEST_SENTENCES)
+    count: int = Field(default=40, ge=MIN_SENTENCES)
     """How many sentences, from the beginning of the split."""
     shortest: int = Field(default=10, ge=2)
     longest: int = Field(default=40, ge=2)
@@ -208,11 +209,11 @@ class Sentences(TextMeasure):
 
         super().check(task)
         found = len(sentences_in(task, self))
-        if found < FEWEST_SENTENCES:
+        if found < MIN_SENTENCES:
             lengths = f"{self.shortest} to {self.longest}"
             raise UserError(
-                f"measures: '{self.split}' has {found} sentences of {lengths} tokens that end in '.', and "
-                f"{FEWEST_SENTENCES} are needed"
+                f"measures: '{self.split}' has {found} sentences of {lengths} tokens that end in '.', but at least "
+                f"{MIN_SENTENCES} are needed"
             )
 
     @property
@@ -226,24 +227,24 @@ class Sentences(TextMeasure):
 
 
 class GivenTargets(Measure):
-    """Of a translator, the loss and the token accuracy of targets that are given, where nothing need be translated:
-    `train-given.loss`. Beside them the accuracy that one gets who counts padding, too: `train-padded.token_accuracy`.
+    """The loss and token accuracy of a translator with given targets (teacher forcing): `train-given.loss`. Also the
+    token accuracy if padding is counted: `train-padded.token_accuracy`.
 
-    Padding is told right as soon as a model has learnt where texts end, and in batches of unlike texts it is half of
-    all: such an accuracy says little of the other half."""
+    A model predicts padding correctly as soon as it has learnt where texts end. In batches of texts of different
+    lengths padding can be half of all tokens, so such an accuracy says little about the real tokens."""
 
     kind: Literal["given-targets"] = "given-targets"
     metrics = (LOSS, TOKEN_ACCURACY)
     tokens: int = Field(default=20_000, ge=1)
-    """How many tokens, spread over the split."""
+    """How many tokens are read, spread over the split."""
     batch: int = Field(default=16, ge=1)
-    """How many consecutive pairs are padded to the longest of them."""
+    """How many consecutive pairs are padded to the longest among them."""
 
     def check(self, task: "Task") -> None:
         from headway.tasks.abilities import Translates
 
         if not isinstance(task, Translates):
-            raise UserError(f"measures: targets are given to translators, not to a {task.kind}")
+            raise UserError(f"measures: given-targets needs a translator, not a {task.kind}")
         task.check_split(self.split)
 
     @property

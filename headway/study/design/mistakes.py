@@ -1,4 +1,4 @@
-"""What cannot be meant: everything in a study that is wrong although each value alone is valid."""
+"""Validation across fields: everything in a study that is wrong although each value alone is valid."""
 
 import itertools
 import math
@@ -16,12 +16,12 @@ from headway.study.design.questions import Best, Better, BetterTuned, Depends, L
 if TYPE_CHECKING:
     from headway.study.design.study import Study
 
-MOST_RUNS = 10_000
-NO_SEED = "the seed is no part of an arm; say which ones with seeds:"
+MAX_RUNS = 10_000
+NO_SEED = "the seed is not part of an arm; list the seeds under seeds:"
 
 
 def cheap_methods() -> list[str]:
-    """What the scores of any task are set beside, and what an arm may be compared with."""
+    """The simple baselines of all tasks, with which an arm may be compared."""
     from headway import tasks
 
     return [method for task in tasks.TASKS.values() for method in task.cheap_methods.names]
@@ -30,7 +30,7 @@ def cheap_methods() -> list[str]:
 def mistakes(study: "Study") -> Iterator[Problem]:
     given = [bool(study.named_arms), bool(study.factors), study.ladder is not None]
     if sum(given) != 1:
-        reason = "give one of arms, factors and ladder; a single arm is arms: {name: []}"
+        reason = "give one of arms, factors or ladder; a single arm is arms: {name: []}"
         several = "both are" if sum(given) == 2 else "all are"
         yield Problem(("arms", "factors"), f"{several if any(given) else 'neither is'} given: {reason}")
         return
@@ -53,16 +53,16 @@ def _of_factors(study: "Study") -> Iterator[Problem]:
         yield from factor.all_problems(f"factors.{name}.")
         data = [key for key in factor.all_keys if is_data(key)]
         if other := [key for key in factor.all_keys if key not in data and data]:
-            reason = f"it changes the data ({', '.join(data)}) as well as {', '.join(other)}, and nobody could tell"
+            reason = f"it changes the data ({', '.join(data)}) as well as {', '.join(other)}, so it would be unclear"
             yield Problem((f"factors.{name}.keys",), f"{reason} which of them mattered; make them two factors")
         if "seed" in factor.all_keys:
-            yield Problem((f"factors.{name}",), "seeds are no factor; say which ones with seeds:")
+            yield Problem((f"factors.{name}",), "the seed cannot be a factor; list the seeds under seeds:")
     for (first, one), (second, other) in itertools.combinations(study.factors.items(), 2):
         if key := _in_both(one, other):
-            yield Problem((f"factors.{second}",), f"it sets {key}, which '{first}' sets as well")
+            yield Problem((f"factors.{second}",), f"it sets {key}, which '{first}' also sets")
     count = math.prod(len(factor.named or factor.values) for factor in study.factors.values()) * len(study.seeds)
-    if count > MOST_RUNS:
-        yield Problem(("factors", "seeds"), f"{count:,} runs are more than a study should hold ({MOST_RUNS:,})")
+    if count > MAX_RUNS:
+        yield Problem(("factors", "seeds"), f"{count:,} runs are too many for one study (at most {MAX_RUNS:,})")
 
 
 def _of_ladder(study: "Study") -> Iterator[Problem]:
@@ -70,10 +70,10 @@ def _of_ladder(study: "Study") -> Iterator[Problem]:
         return
     yield from study.ladder.all_problems("ladder.")
     if study.equal is not None:
-        yield Problem(("equal",), "the rungs of a ladder say what is spent")
+        yield Problem(("equal",), "a ladder has its own budgets (rungs): leave equal out")
     many = sum(len(rung.widths) for rung in study.ladder.rungs) * max(1, len(study.ladder.families)) * len(study.seeds)
-    if many > MOST_RUNS:
-        yield Problem(("ladder", "seeds"), f"{many:,} runs are more than a study should hold ({MOST_RUNS:,})")
+    if many > MAX_RUNS:
+        yield Problem(("ladder", "seeds"), f"{many:,} runs are too many for one study (at most {MAX_RUNS:,})")
     try:
         study.base.with_changes(study.changes, "")
     except InvalidError as error:
@@ -81,7 +81,7 @@ def _of_ladder(study: "Study") -> Iterator[Problem]:
 
 
 def _in_both(one: Factor, other: Factor) -> str | None:
-    """A key that both set, or of which one sets a part: `model.mixer` and `model.mixer.heads`."""
+    """A key that both set, entirely or in part: `model.mixer` and `model.mixer.heads`."""
     for a, b in itertools.product(one.all_keys, other.all_keys):
         if f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}."):
             return b
@@ -97,9 +97,9 @@ def _of_names(study: "Study") -> Iterator[Problem]:
         except UserError as error:
             yield Problem((_place(study, arm.name),), str(error))
         if arm.name in methods:
-            yield Problem((_place(study, arm.name),), f"'{arm.name}' is the name of a method that all are set beside")
+            yield Problem((_place(study, arm.name),), f"'{arm.name}' is the name of a baseline: choose another name")
         if (other := folders.setdefault(arm.name.casefold(), arm.name)) != arm.name:
-            reason = f"'{arm.name}' and '{other}' would be one folder where capital letters do not count"
+            reason = f"'{arm.name}' and '{other}' would be the same folder on a case-insensitive file system"
             yield Problem((_place(study, arm.name),), reason)
 
 
@@ -130,7 +130,7 @@ def _of_recipes(study: "Study") -> Iterator[Problem]:
 
 
 def _blamed(study: "Study", wrong: dict[str, list[str]]) -> Iterator[Problem]:
-    """A thing that is wrong is said once: of an arm, or of the factor whose key it is."""
+    """Report each mistake once: at the arm, or at the factor whose key it concerns."""
     said = set()
     for arm, complaints in wrong.items():
         for complaint in complaints:
@@ -144,12 +144,12 @@ def _blamed(study: "Study", wrong: dict[str, list[str]]) -> Iterator[Problem]:
 
 def _of_comparisons(study: "Study") -> Iterator[Problem]:
     same: dict[str, str] = {}
-    for arm, recipe in () if study.ladder else study.recipes.items():  # budgets are no part of a recipe
+    for arm, recipe in () if study.ladder else study.recipes.items():  # budgets are not part of a recipe
         if (other := same.setdefault(recipe.hash, arm)) != arm:
             yield Problem((_place(study, arm),), f"it is the same recipe as '{other}'")
     unlike = study.differences()
     if study.equal is not None and "training.duration" in unlike:
-        reason = f"equal {study.equal} decides how long arms train, but training.duration varies"
+        reason = f"equal: {study.equal} determines how long arms train, but training.duration varies"
         yield Problem(("equal",), reason)
     data, others = ([key for key in unlike if is_data(key) == wanted] for wanted in (True, False))
     if study.factors or study.ladder or not data or not others:
@@ -158,16 +158,16 @@ def _of_comparisons(study: "Study") -> Iterator[Problem]:
     own = [recipe.model.own_tokenizer is not None for recipe in study.recipes.values()]
     for a, b in itertools.combinations(range(len(names)), 2):
         texts, rest = ([key for key in keys if unlike[key][a] != unlike[key][b]] for keys in (data, others))
-        if own[a] or own[b]:  # weights that an arm begins with bring their tokens along
+        if own[a] or own[b]:  # pretrained weights come with their own tokenizer
             texts = [key for key in texts if not f"{key}.".startswith("data.tokenizer.")]
         if texts and rest:
             both = f"in data ({', '.join(texts)}) as well as in {', '.join(rest)}"
-            reason = f"it differs from '{names[a]}' {both}: nobody could tell which of them mattered"
+            reason = f"it differs from '{names[a]}' {both}: it would be unclear which of them mattered"
             yield Problem((f"arms.{names[b]}",), reason)
             return
 
 
-# --- what is asked of it ---------------------------------------------------------------------------------------------
+# --- questions, claims and measures ----------------------------------------------------------------------------------
 
 
 def _of_questions(study: "Study") -> Iterator[Problem]:
@@ -192,7 +192,7 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
             asked |= {"factor": [*study.factors]} | ({"level": [*levels], "than": [*levels]} if levels else {})
         if isinstance(question, LadderQuestion):
             if study.ladder is None:
-                yield Problem((place,), f"'{question.kind}' is asked of a ladder, and this study has none")
+                yield Problem((place,), f"a question of kind '{question.kind}' needs a ladder, and this study has none")
                 continue
             families = [*study.ladder.families] or [""]
             asked = {key: families for key in ("family", "than") if key in type(question).model_fields}
@@ -204,7 +204,7 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
                 reason = f"there is no {what} '{name}'{did_you_mean(name, known)}"
                 yield Problem((f"{place}.{key}",), reason)
         if isinstance(question, Best) and len(arms) == 1:
-            yield Problem((place,), f"'{arms[0]}' is the only arm: there is nothing to be the best of")
+            yield Problem((place,), f"'{arms[0]}' is the only arm: there is nothing to compare it with")
     audits = [audit.name for audit in [*ALL_AUDITS, *of_plugins()]]
     for k, claim in enumerate(study.claims):
         if claim.audit is not None and claim.audit not in audits:
@@ -220,7 +220,7 @@ def _of_questions(study: "Study") -> Iterator[Problem]:
 
 
 def _arms_of_a_case(study: "Study") -> Iterator[tuple[str, str]]:
-    """What the rest of a case says of arms: where, and of which."""
+    """The arms named in reported figures, claims and looks, and where."""
     for arm in study.reported.figures if study.reported else ():
         yield "reported.figures", arm
     for k, claim in enumerate(study.claims):
@@ -232,12 +232,12 @@ def _arms_of_a_case(study: "Study") -> Iterator[tuple[str, str]]:
 
 
 def _of_looks(study: "Study") -> Iterator[Problem]:
-    """A layer that is not there would be noticed only when everything is trained."""
+    """Check layers beforehand: a missing one would otherwise be noticed only after all training."""
     for k, look in enumerate(study.look):
         try:
             recipe = study.recipes.get(look.arm or study.arms[0].name)
-        except UserError:  # which was said already
+        except UserError:  # already reported
             return
         if recipe is not None and look.layer is not None and not 0 <= look.layer < recipe.model.layers:
             many = f"{recipe.model.layers} layer{'s' * (recipe.model.layers > 1)}"
-            yield Problem((f"look.{k}.layer",), f"the model has {many}, counted from 0, and no layer {look.layer}")
+            yield Problem((f"look.{k}.layer",), f"there is no layer {look.layer}: the model has {many}, counted from 0")

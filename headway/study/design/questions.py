@@ -1,4 +1,4 @@
-"""What can be asked of a study. Each question is answered by one verdict."""
+"""The kinds of questions a study can ask. Each question is answered by one verdict."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,24 +12,24 @@ from headway.scoring.metrics import LOSS, METRICS, metric_of, parsed
 
 
 class Question(Variant):
-    """What is asked of a study."""
+    """A question of a study."""
 
-    if TYPE_CHECKING:  # a setting of some, worked out by others
+    if TYPE_CHECKING:  # a field of some kinds, a property of others
         on: Any
-        """The score that speaks for the question."""
+        """The main score of the question."""
         scores: Any
-        """Everything that must have been measured."""
+        """All scores that must have been measured."""
 
 
 class ScoreQuestion(Question):
-    """What most questions have: the score they are asked of."""
+    """A question about one score."""
 
     on: str = "valid.perplexity"
-    """The score, as split.metric: valid.perplexity, test.accuracy. Choices are made on valid."""
+    """The score, as split.metric: valid.perplexity, test.accuracy. Make choices on valid."""
 
     @property
     def scores(self) -> list[str]:
-        """Everything that must have been measured."""
+        """All scores that must have been measured."""
         return [self.on]
 
     def problems(self) -> Iterator[Problem]:
@@ -40,14 +40,14 @@ class ScoreQuestion(Question):
 
 
 class Better(ScoreQuestion):
-    """Is one arm better than another, or than a cheap method?"""
+    """Is one arm better than another, or than a simple baseline?"""
 
     kind: Literal["better"] = "better"
     arm: str
     """The arm in question."""
     than: str
-    """What it is compared with: another arm, or one of the baselines that every score is set beside (bag of words,
-    majority, 5-gram, unigram)."""
+    """What it is compared with: another arm, or one of the baselines computed for every score (bag of words, majority,
+    5-gram, unigram)."""
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -59,12 +59,12 @@ class Better(ScoreQuestion):
 
 
 class PairedBootstrap(Better):
-    """Is one arm better than another, for other sentences of the same kind and other seeds? Sentences of the split are
-    drawn anew, the same for both (https://aclanthology.org/W04-3250)."""
+    """Is one arm better than another, for other sentences of the same kind and other seeds? By bootstrap over the
+    sentences of the split, with the same samples for both arms (https://aclanthology.org/W04-3250)."""
 
     kind: Literal["paired-bootstrap"] = "paired-bootstrap"  # pyright: ignore[reportIncompatibleVariableOverride]
     on: str = "test.bleu"
-    """The score, as split.metric, which must be made up of sentences or rows: bleu, chrf, exact_match, accuracy."""
+    """The score, as split.metric. It must be computed from sentences or rows: bleu, chrf, exact_match, accuracy."""
 
     def problems(self) -> Iterator[Problem]:
         found = list(super().problems())
@@ -73,17 +73,17 @@ class PairedBootstrap(Better):
             from headway.scoring.bleu import of_sums
 
             if of_sums(metric_of(self.on)) is None or parsed(self.on).part:
-                reason = f"what single sentences add to {self.on} is not kept, and they cannot be drawn anew"
+                reason = f"the bootstrap needs statistics per sentence, which are not stored for {self.on}"
                 known = [f"{parsed(self.on).split}.{name}" for name, one in METRICS.items() if of_sums(one) is not None]
-                yield Problem(("on",), f"{reason}; it is of {', '.join(known)}")
+                yield Problem(("on",), f"{reason}; they are stored for {', '.join(known)}")
 
     def __str__(self) -> str:
         return f"Is {self.arm} better than {self.than} on {self.on}, for other sentences and other seeds?"
 
 
 class BetterTuned(ScoreQuestion):
-    """Is one level of a factor better than another, each with what suits it best? Of the arms of a level, the one
-    that is best on `chosen_on` stands for it, and what was chosen there is compared on another split."""
+    """Is one level of a factor better than another, each at its best settings? Each level is represented by its best
+    arm on `chosen_on`, and these arms are compared on another split."""
 
     kind: Literal["better-tuned"] = "better-tuned"
     factor: str
@@ -95,7 +95,7 @@ class BetterTuned(ScoreQuestion):
     chosen_on: str = "valid.accuracy"
     """The score by which each level's best arm is chosen, by the mean over seeds."""
     on: str = "test.accuracy"
-    """The score they are compared on, of another split: the one that chooses is biased by the choice."""
+    """The score they are compared on, of another split: on the split of `chosen_on` the selection biases the scores."""
 
     @property
     def scores(self) -> list[str]:
@@ -112,7 +112,7 @@ class BetterTuned(ScoreQuestion):
         if self.level == self.than:
             yield Problem(("level", "than"), f"'{self.level}' would be compared with itself")
         if not found and parsed(self.on).split == parsed(self.chosen_on).split:
-            reason = "what was chosen on a split looks better there than it is: compare on another"
+            reason = "an arm chosen on a split looks better there than it is: compare on another split"
             yield Problem(("on", "chosen_on"), reason)
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class BetterTuned(ScoreQuestion):
 
 
 class Best(ScoreQuestion):
-    """Which arm is best, and which cannot be told from it?"""
+    """Which arm is best, and which arms are not distinguishable from it?"""
 
     kind: Literal["best"] = "best"
 
@@ -135,11 +135,11 @@ class Ordered(Question):
     arm: str
     """The arm in question."""
     scores: list[str] = Field(min_length=2)
-    """The best first: train.perplexity, valid.perplexity."""
+    """The scores in the expected order, best first: train.perplexity, valid.perplexity."""
 
     @property
     def on(self) -> str:
-        """The score that speaks for all of them: the last, which is the one of the split that is farthest away."""
+        """The main score: the last one, expected to be the worst."""
         return self.scores[-1]
 
     def problems(self) -> Iterator[Problem]:
@@ -171,28 +171,28 @@ class Depends(ScoreQuestion):
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
         if self.effect == self.on_factor:
-            yield Problem(("effect", "on_factor"), f"'{self.effect}' would be asked to depend on itself")
+            yield Problem(("effect", "on_factor"), f"effect and on_factor are both '{self.effect}': give two factors")
 
     def __str__(self) -> str:
         return f"Does the effect of {self.effect} on {self.on} depend on {self.on_factor}?"
 
 
-# --- of ladders ------------------------------------------------------------------------------------------------------
+# --- about ladders ---------------------------------------------------------------------------------------------------
 
 
 class LadderQuestion(ScoreQuestion):
-    """What is asked of the law that is fitted to a ladder."""
+    """A question about the scaling law fitted to a ladder."""
 
     on: str = "valid.loss"
-    """The loss that the law is of."""
+    """The loss that the law describes."""
     family: str = ""
-    """Which of the ladder's families; empty, where it has none."""
+    """One of the ladder's families; empty if it has none."""
 
     def problems(self) -> Iterator[Problem]:
         found = list(super().problems())
         yield from found
         if not found and metric_of(self.on).name != LOSS.name:
-            yield Problem(("on",), f"a law is of a loss, such as valid.loss, and not of {self.on}")
+            yield Problem(("on",), f"a scaling law needs a loss, such as valid.loss, not {self.on}")
 
 
 class TwoFamilies(LadderQuestion):
@@ -206,7 +206,7 @@ class TwoFamilies(LadderQuestion):
 
 
 class Steeper(TwoFamilies):
-    """Does the loss of one family fall faster with FLOPs than another's? Of what is above the floor of each."""
+    """Does the loss of one family fall faster with FLOPs than another's? Each loss is taken above its floor."""
 
     kind: Literal["steeper"] = "steeper"
 
@@ -219,7 +219,7 @@ class NeedsCompute(TwoFamilies):
 
     kind: Literal["compute"] = "compute"
     flops: float | None = Field(default=None, gt=0)
-    """The budget of the first family; the question is what the other needs for the same loss. null = the largest
+    """The budget of the first family; the other family's compute for the same loss is estimated. null = the largest
     budget."""
 
     def __str__(self) -> str:
@@ -228,7 +228,7 @@ class NeedsCompute(TwoFamilies):
 
 
 class BestSize(LadderQuestion):
-    """Is the best model for so many FLOPs of this size?"""
+    """Does the best model for a budget of FLOPs have this many parameters?"""
 
     kind: Literal["best-size"] = "best-size"
     flops: float = Field(gt=0)

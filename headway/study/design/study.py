@@ -1,4 +1,4 @@
-"""A study: a base recipe, what varies, seeds, and the questions asked. From YAML or from Python; strict like a recipe.
+"""A study: a base recipe, what varies, seeds, and questions. Written in YAML or Python, and validated like a recipe.
 
 title: Does re-weighting heads by their norm help?
 base: demo                                  # a packaged recipe's name, a YAML file, or a recipe written out
@@ -6,12 +6,12 @@ changes: [training.duration=300 steps]      # for all arms
 arms:                                       # what is compared, by name: changes to the base …
   concat: []
   reweight: [model.mixer.fusion=reweight]
-# factors:                                  # … or factors, and every combination of their levels is an arm
+# factors:                                  # … or factors: every combination of their levels is an arm
 #   positions: {key: model.positions, values: [learned, alibi]}
 #   size: {keys: [model.width, model.layers], values: [[64, 2], [128, 4]]}      # vary together
 # ladder: …                                 # … or sizes and budgets, for a scaling law (`ladder.py`)
 seeds: 8                                    # 0..7; or a list
-equal: flops                                # steps, tokens, flops, seconds; left out: what each recipe says
+equal: flops                                # steps, tokens, flops or seconds; without it: what each recipe says
 questions:
   - {kind: better, arm: reweight, than: concat, on: valid.perplexity}
 measures: [{kind: segments, lengths: [64, 16]}]      # more than the recipe scores: valid-64.perplexity …
@@ -37,7 +37,7 @@ from headway.study.design.claims import Claim, Look, Reported
 from headway.study.design.factors import Arm, Change, Factor, crossed, is_data
 from headway.study.design.ladder import Ladder
 from headway.study.design.measures import Measure
-from headway.study.design.mistakes import MOST_RUNS, mistakes
+from headway.study.design.mistakes import MAX_RUNS, mistakes
 from headway.study.design.questions import Question
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PlannedRun(NamedTuple):
     seed: int
     recipe: "Recipe"
     name: str
-    """Of its folder."""
+    """The name of its folder."""
 
 
 def _recipe_or_name(given: Any, validate: Callable[[Any], "Recipe"]) -> "Recipe":
@@ -67,18 +67,18 @@ def _recipe_or_name(given: Any, validate: Callable[[Any], "Recipe"]) -> "Recipe"
 
 
 def _numbered(given: Any) -> Any:
-    """8 = 0..7."""
-    seeds = list(range(given)) if type(given) is int and 0 < given <= MOST_RUNS else given
+    """Expand a number of seeds to a list: 8 = 0..7."""
+    seeds = list(range(given)) if type(given) is int and 0 < given <= MAX_RUNS else given
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise PydanticCustomError("seeds", "expected how many seeds (8 = 0..7), or a list of them")
+        raise PydanticCustomError("seeds", "expected the number of seeds (8 = 0..7), or a list of seeds")
     if len(set(seeds)) < len(seeds):
-        raise PydanticCustomError("seeds", "a seed stands there twice: it would be the same run again")
+        raise PydanticCustomError("seeds", "a seed is listed twice: it would be the same run again")
     return seeds
 
 
 class Study(Spec):
     title: str
-    """The question, in words."""
+    """The question as a sentence."""
     base: Annotated["Recipe", WrapValidator(_recipe_or_name)]
     """The recipe that all arms start from: a packaged recipe's name, a YAML file (relative to the study's own), or a
     recipe."""
@@ -93,31 +93,31 @@ class Study(Spec):
     seeds: Annotated[list[int], BeforeValidator(_numbered)] = Field(default=list(range(8)))
     """How many seeds, or which. Every arm is trained with every seed, and arms are compared seed by seed (paired)."""
     looks: Looks = "one"
-    """When verdicts are read: one = once, with all seeds; any = as often as one likes, while seeds are added. Intervals
-    are then longer (confidence sequences), and hold whenever one stops."""
+    """When verdicts are read: one = once, with all seeds; any = as often as you like while seeds are added. With any,
+    intervals are wider (confidence sequences) and valid whenever you stop."""
     equal: Budget | None = None
-    """Every arm gets as much of this as the first arm: steps, tokens, flops or seconds; null = each arm trains for what
-    its recipe says."""
+    """Give every arm as much of this as the first arm: steps, tokens, flops or seconds. null = each arm trains for the
+    duration in its recipe."""
     questions: list[Question] = Field(default=[])
     """The questions. Each is answered by a verdict."""
     about: str = ""
-    """What a reader should know beforehand: the setting, the data and their origin."""
+    """Background for the reader: the setting, the data and where they come from."""
     measures: list[Measure] = Field(default=[])
-    """What is measured of every finished run, beside the scores of its recipe; questions may be about it like about any
-    score."""
+    """Further measurements of every finished run, in addition to the scores of its recipe. Questions can be about them
+    as about any score."""
     ensembles: bool = False
     """Whether the seeds of every arm are also scored as an ensemble (the mean of their probabilities), for the
     report."""
     look: list[Look] = Field(default=[])
     """Sentences whose attention maps the report shows."""
     reported: Reported | None = None
-    """What somebody reported of this experiment."""
+    """What was reported about this experiment elsewhere."""
     claims: list[Claim] = Field(default=[])
     """The report's claims, each as a question with the report's answer to it, or as an audit that must pass."""
 
     @classmethod
     def model_rebuild(cls, **how: Any) -> bool | None:
-        """Pydantic's own, when the first study is made: only then is a recipe's class needed, and torch with it."""
+        """Called by Pydantic when the first study is made. Only then is the recipe class needed, and torch with it."""
         from headway.recipe.recipe import Recipe
 
         return super().model_rebuild(**{**how, "_types_namespace": {**globals(), "Recipe": Recipe}})
@@ -128,11 +128,11 @@ class Study(Spec):
             raise ImpossibleError(problems)
         return self
 
-    # --- what follows from it --------------------------------------------------------------------------------------
+    # --- derived from the specification ----------------------------------------------------------------------------
 
     @cached_property
     def arms(self) -> list[Arm]:
-        """What is compared; the first is what the others' budgets are measured by."""
+        """The arms that are compared. The budgets of the others are matched to the first arm."""
         if self.factors:
             return crossed(self.factors)
         if self.ladder is not None:
@@ -141,13 +141,13 @@ class Study(Spec):
 
     @cached_property
     def recipes(self) -> "dict[str, Recipe]":
-        """Each arm's recipe, as it is written: without its budget, and with the base's seed."""
+        """Each arm's recipe as written: without its budget, and with the seed of the base."""
         base = self.base.with_changes(self.changes, "")
         return {arm.name: base.with_changes(arm.changes, "") for arm in self.arms}
 
     @cached_property
     def asked(self) -> list[Question]:
-        """Every question: those that claims are answers to, and the study's own."""
+        """Every question: those of the claims, and the study's own."""
         found: list[Question] = []
         for question in [*(claim.ask for claim in self.claims if claim.ask is not None), *self.questions]:
             if question not in found:
@@ -155,7 +155,7 @@ class Study(Spec):
         return found
 
     def runs(self, steps: Mapping[str, int] | None = None) -> list[PlannedRun]:
-        """Every arm with every seed; `steps` are the budgets of arms that do not train for what their recipe says."""
+        """Every arm with every seed. `steps` are the budgets of arms whose duration is not that of their recipe."""
         budgets = {arm: [f"training.duration={n} steps"] for arm, n in (steps or {}).items()}
         trained = {arm: r.with_changes(budgets[arm]) if arm in budgets else r for arm, r in self.recipes.items()}
         return [
@@ -165,7 +165,7 @@ class Study(Spec):
         ]
 
     def differences(self) -> dict[str, list[Any]]:
-        """The keys in which arms differ, and each arm's value."""
+        """The recipe keys in which arms differ, and each arm's value."""
         trees = [flat(recipe.model_dump(mode="json")) for recipe in self.recipes.values()]
         keys = dict.fromkeys(key for tree in trees for key in tree)
         rows = {key: [tree.get(key) for tree in trees] for key in keys}
@@ -173,29 +173,29 @@ class Study(Spec):
 
     @property
     def reads_other_rows(self) -> bool:
-        """Whether some arms read other data than others; the same in other tokens are no other rows."""
+        """Whether arms read different data. The same text with another tokenizer counts as the same data."""
         return any(is_data(key) and not f"{key}.".startswith("data.tokenizer.") for key in self.differences())
 
     def warnings(self) -> list[str]:
-        """What is allowed but has misled people."""
+        """Warnings about what is allowed but often misleading."""
         found = list(dict.fromkeys(w for recipe in self.recipes.values() for w in recipe.warnings()))
         if self.asked and len(self.seeds) == 1:
             found.append(
-                "with one seed there is no spread to compare a difference with: "
-                "every verdict will be 'cannot say'; give seeds: 3 or more"
+                "with one seed there is no spread to compare a difference with, so every verdict will be 'cannot say'; "
+                "give seeds: 3 or more"
             )
         if unlike := [key for key in self.differences() if is_data(key)]:
             found.append(
                 f"the arms do not read the same data: they differ in {', '.join(unlike)}; "
-                "a score on other text, or on other tokens, is another score"
+                "scores on different text or different tokens are not comparable"
             )
         seen = [split for recipe in self.recipes.values() for split in recipe.training.evaluate_on]
         asked = [score for question in self.asked for score in question.scores]
         tests = dict.fromkeys(split for split in seen if is_test(split))
         if tests and any(is_test(score) for score in asked):
             found.append(
-                f"{', '.join(tests)} is looked at while training (training.evaluate_on): what is seen so often is no "
-                "test any more; let training look at valid"
+                f"{', '.join(tests)} is evaluated during training (training.evaluate_on), so it is no longer an "
+                "independent test; evaluate on valid instead"
             )
         return found
 
@@ -204,7 +204,7 @@ class Study(Spec):
 
 
 def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
-    """A study by its YAML file, by its folder, or by its name in `studies`."""
+    """Load a study by its YAML file, its folder, or its name in `studies`."""
     path = _study_file(Path(name), studies)
     try:
         text = read_text(path, through_links=True)
@@ -222,7 +222,7 @@ def load_study(name: str | Path, studies: Path = Path("studies")) -> Study:
         tree["base"] = str(path.parent / base)
 
     def place(key: tuple[str, ...]) -> str:
-        while key and key not in lines:  # places in a list have no lines of their own
+        while key and key not in lines:  # items of a list have no line of their own
             key = key[:-1]
         return f"{path.name}:{lines[key]}" if key else ""
 

@@ -1,9 +1,9 @@
-"""A Ray cluster: started here, or found at an address (https://docs.ray.io; the extra `cluster`).
+"""Train on a Ray cluster, started here or at an address (https://docs.ray.io; the extra `cluster`).
 
-Machines of a cluster need share nothing but Headway and the data. A population is trained in a folder of the machine's
-own, and its run folders are sent back whole when it has ended; until then they exist nowhere else, so a run that is
-lost with its machine begins again on another. (To send checkpoints back as well would mean the weights and the
-optimizer of every replica over the network at every checkpoint, for the sake of the rare machine that dies.)
+The machines of a cluster need only Headway and the data in common. A population is trained in a local folder of its
+machine, and its run folders are sent back when it has ended. Until then they exist nowhere else, so if a machine dies,
+its runs start again on another one. (Sending checkpoints back would transfer the weights and optimizer state of every
+replica at every checkpoint, just for the rare machine that dies.)
 """
 
 import io
@@ -29,25 +29,25 @@ from headway.recipe.recipe import from_tree
 from headway.run.record import read_status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
-from headway.study.execution.populations import parcels
+from headway.study.execution.populations import populations_for
 from headway.study.results.results import ending
 from headway.training.checkpoint import saved_steps, step_folder
 from headway.training.interrupts import interruptible
 
 RETRIES = 3
-"""How often a population is begun again when its machine dies."""
+"""How often a population is started again if its machine dies."""
 SECONDS_TO_ANSWER = 10
-"""For whoever is at an address."""
+"""Timeout for connecting to an address."""
 SECONDS_TO_START = 120
-"""For a machine of the cluster to say which Headway it has; it may have to start a process first."""
+"""Timeout for asking the cluster for its version of Headway; it may have to start a process first."""
 
 
 @dataclass(frozen=True)
 class Ray:
     address: str | None = None
-    """ray://host:port; None = a cluster of this machine alone, for as long as the study runs."""
+    """ray://host:port; None = a cluster on this machine only, for as long as the study runs."""
     workers: int | None = None
-    """Of a cluster of this machine: how many runs at once; None = as many as there are cores."""
+    """For a cluster on this machine: how many runs at once; None = as many as there are cores."""
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         with self._connected() as ray, interruptible(aloud=False) as stop_asked:
@@ -55,7 +55,7 @@ class Ray:
             log.say(self._words(ray, gpus))
             pending: dict[Any, tuple[list[PlannedRun], list[Any]]] = {}
             home = None if self.address else str(Path.cwd())  # what `data.path: text.txt` is relative to
-            for members in parcels(runs, gpus):
+            for members in populations_for(runs, gpus):
                 parts = _sent(ray, members, on_gpu=gpus > 0, home=home)
                 pending[parts[0]] = (members, parts)
             while pending:
@@ -65,7 +65,7 @@ class Ray:
                     for run, part in zip(members, parts, strict=True):
                         _arrived(ray, run, part, log)
                 if stop_asked():
-                    log.say("stopping: runs that are under way on the cluster will begin again next time")
+                    log.say("stopping: unfinished runs on the cluster will start from the beginning next time")
                     for _, parts in pending.values():
                         ray.cancel(parts[0], force=True)
                     return True
@@ -79,12 +79,12 @@ class Ray:
         local = {"num_cpus": self.workers, "include_dashboard": False} if self.address is None else {}
         with tempfile.TemporaryDirectory(prefix="headway-") as nowhere:
             try:
-                # Ray puts the folder that it is called in first on the path of its workers: anybody's yaml.py may lie
-                # there. Nothing lies in this one, and as long as it is there nobody else can put something into it.
+                # Ray puts the current folder first on the import path of its workers, where a stray yaml.py could
+                # shadow a package. So start it in an empty temporary folder that nobody else can write to.
                 with chdir(nowhere):
                     ray.init(address=self.address or "local", log_to_driver=False, logging_level="error", **local)
             except (OSError, RuntimeError, ValueError, AssertionError) as error:
-                said = str(error).strip().splitlines() or [type(error).__name__]  # a traceback, its reason at the end
+                said = str(error).strip().splitlines() or [type(error).__name__]  # the last line of a traceback
                 raise UserError(f"{self.address or 'ray'} cannot be used: {said[-1]}") from None
             try:
                 self._check_version(ray)
@@ -99,7 +99,7 @@ class Ray:
         except ray.exceptions.RayError as error:
             raise UserError(f"{where} cannot run Headway: {reason_of(error)}; install it on its machines") from None
         if there != __version__:
-            raise UserError(f"{where} has Headway {there}, and this is {__version__}: install the same on all machines")
+            raise UserError(f"{where} has Headway {there}, but this is {__version__}: install the same on all machines")
 
     def _words(self, ray: Any, gpus: int) -> str:
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -141,8 +141,8 @@ def _arrived(ray: Any, run: PlannedRun, part: Any, log: Log) -> None:
 
 
 def train_there(orders: list[dict[str, Any]], home: str | None = None) -> Any:
-    """One population; for each run its folder, or why there is none. Files are looked for at `home`, on the machine
-    that has it; modules are not."""
+    """Train one population; returns for each run its packed folder, or why there is none. Relative data paths refer to
+    `home` if it is given; modules are not imported from there."""
     with chdir(home) if home else nullcontext():
         return _trained(orders)
 
@@ -172,7 +172,7 @@ def _trained(orders: list[dict[str, Any]]) -> Any:
 
 
 def pack(run: Path) -> bytes:
-    """A run folder as one piece, without the lock and without checkpoints that only a resumed run would need."""
+    """Pack a run folder into bytes, without the lock and without checkpoints that only a resumed run would need."""
     old = {step_folder(run / "checkpoints", step).name for step in saved_steps(run / "checkpoints")[1:]}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -192,27 +192,27 @@ def _version() -> str:
     return __version__
 
 
-# --- here ------------------------------------------------------------------------------------------------------------
+# --- on this machine -------------------------------------------------------------------------------------------------
 
 
 def _imported() -> Any:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks without a GPU leave CUDA's settings alone
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks without a GPU keep the CUDA environment
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise UserError("Ray is not installed; pip install 'headway[cluster]' brings it") from None
+        raise UserError("Ray is not installed; install it with pip install 'headway[cluster]'") from None
     return ray
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes, and then speak of other things."""
+    """Check the address first: Ray itself would try for minutes and then report a misleading error."""
     parts = urlsplit(address if "//" in address else f"//{address}")
     try:
         host, port = parts.hostname, parts.port
         if not host or not port:
             raise ValueError
     except ValueError:
-        raise UserError(f"'{address}' is no cluster's address; write ray://HOST:PORT, as ray://head:10001") from None
+        raise UserError(f"'{address}' is no cluster address; expected ray://HOST:PORT, e.g. ray://head:10001") from None
     try:
         socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER).close()
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Deals the runs of a study out to worker processes: who trains what, what is reported back, what happens on a crash.
+"""Dispatch the runs of a study to worker processes: who trains what, what is reported back, what happens on a crash.
 
-Workers are fresh interpreters that live as long as the study, since importing torch takes longer than a small run. When
-one dies, the runs that it was training fail, and a new worker takes over its slot. When a GPU is out of memory because
-others use it, its population waits for a worker that shares this GPU, or goes to another one; a GPU on which that
-happens again and again gets no more.
+Workers are fresh interpreters that live as long as the study, since importing torch takes longer than a small run. If
+one dies, the runs it was training fail, and a new worker takes over its slot. If a GPU runs out of memory because
+others use it, the population waits for another worker on the same GPU, or goes to another GPU. A GPU on which that
+happens repeatedly gets no more populations.
 """
 
 import json
@@ -26,28 +26,29 @@ from headway.study.execution.executor import Log, order_for
 from headway.study.results.results import ending
 from headway.training.interrupts import interruptible
 
-MOST_IN_A_ROW = 2
-"""Populations that do not fit on a GPU, one after the other, before it is left alone."""
+MAX_FAILURES_IN_A_ROW = 2
+"""How many populations in a row may fail to fit on a GPU before it gets no more."""
 
 
 @dataclass
 class WorkerSlot:
-    """What a worker runs on: a core, or a share of a GPU. One that dies is replaced by another in the same slot."""
+    """What a worker runs on: a core, or a share of a GPU. A worker that dies is replaced by another in the same
+    slot."""
 
     called: str | None
-    """In messages; None = it is like any other."""
+    """Its name in messages; None = not named, because all are alike."""
     environment: Mapping[str, str]
     too_small: int = 0
     """How many populations in a row did not fit."""
     is_given_up: bool = False
-    """There was no room beside those who share its GPU, and they go on without."""
+    """Whether it was given up because its GPU has no room for it next to the workers that share it."""
 
     def said(self, why: str) -> str:
         return f"{self.called}: {why}" if self.called else why
 
 
 class Worker:
-    """One process, and the runs it is at."""
+    """One process, and the runs it is training."""
 
     def __init__(self, log: IO[bytes], slot: WorkerSlot):
         command, (python, variables) = json.dumps(["headway", *sys.argv[1:]]), own_python()
@@ -57,11 +58,11 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=log,
             env={**variables, **slot.environment, "HEADWAY_STUDY_COMMAND": command},
-            start_new_session=True,  # Ctrl-C on the terminal reaches the study alone, which asks politely
+            start_new_session=True,  # Ctrl-C in the terminal reaches only the study, which asks workers to stop
         )
         self.slot = slot
         self.runs: list[PlannedRun] = []
-        self.arm: str | None = None  # of the last runs it was given
+        self.arm: str | None = None  # the arm of the last runs it was given
         self.is_leaving = False
         self.unread = b""
 
@@ -72,10 +73,10 @@ class Worker:
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died while it was idle: its answers end, which is noticed
+            pass  # it died while idle; that is noticed when its output ends
 
     def answers(self) -> list[dict[str, Any]] | None:
-        """What it has said since; None = it is gone."""
+        """Its answers since the last call; None = it is gone."""
         assert self.process.stdout is not None
         read = os.read(self.process.stdout.fileno(), 1 << 16)
         *lines, self.unread = (self.unread + read).split(b"\n")
@@ -89,9 +90,9 @@ class Worker:
         code = self.process.wait()
         if code < 0:
             name = signal.Signals(-code).name
-            memory = ", as a system short of memory does" if -code == signal.SIGKILL else ""
+            memory = " (possibly because the system is out of memory)" if -code == signal.SIGKILL else ""
             return f"its process was killed by {name}{memory}"
-        return f"its process ended with code {code}"
+        return f"its process exited with code {code}"
 
     def close(self) -> None:
         for stream in (self.process.stdin, self.process.stdout):
@@ -101,7 +102,7 @@ class Worker:
 
 
 def dispatch(slots: Sequence[WorkerSlot], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
-    """Give free workers the next population until none is left or somebody asks to stop. True = somebody did."""
+    """Give free workers the next population until none is left or a stop is requested. Returns whether it was."""
     with (
         opened_to_append(log.folder.path / "log.txt") as output,
         selectors.DefaultSelector() as ready,
@@ -120,10 +121,10 @@ class _Dispatcher:
     ready: selectors.BaseSelector
     stop_asked: Any
     measures: list[dict[str, Any]]
-    """What is measured of each run beside its scores, as it is told to other processes."""
+    """The study's further measures, as sent to worker processes."""
     stopping: bool = False
     too_large: dict[str, str] = field(default_factory=dict)
-    """Runs that did not fit, and the GPU on which they did not: they go to another."""
+    """Runs that did not fit, with the GPU they did not fit on; they go to another one."""
     warned: set[str] = field(default_factory=set)
 
     def run(self, slots: Sequence[WorkerSlot]) -> bool:
@@ -150,7 +151,7 @@ class _Dispatcher:
         self.assign(worker)
 
     def assign(self, worker: Worker) -> None:
-        """The next population for this worker; without one, it ends."""
+        """Give this worker the next population, or release it if there is none."""
         runs = None if self.stopping else self.next_for(worker)
         if runs is None:
             self.release(worker)
@@ -161,20 +162,20 @@ class _Dispatcher:
         worker.give(runs, {**order, "runs": str(self.log.folder.runs)})
 
     def next_for(self, worker: Worker) -> list[PlannedRun] | None:
-        """The first that waits of the arm that this process is at, whose model it has looked at closely; else of one
-        that no other process is at."""
+        """The next population for this worker: preferably of the arm it trained last, whose model it has already
+        audited in depth; otherwise of an arm that no other worker is training."""
         waiting, others = self.fitting(worker.slot), {one.arm for one in self.workers if one is not worker}
         mine = (runs for runs in waiting if runs[0].arm == worker.arm)
         fresh = (runs for runs in waiting if runs[0].arm not in others)
         return next(mine, None) or next(fresh, None) or next(iter(waiting), None)
 
     def fitting(self, slot: WorkerSlot) -> list[list[PlannedRun]]:
-        """What waits and may go there, as long as there are others for the rest."""
+        """The waiting populations that may go to this slot, as long as other slots can take the rest."""
         if slot.is_given_up:
             return []
         if not any(one.slot.called != slot.called for one in self.workers):
             return list(self.waiting)
-        if slot.too_small >= MOST_IN_A_ROW:
+        if slot.too_small >= MAX_FAILURES_IN_A_ROW:
             return []
         return [runs for runs in self.waiting if self.too_large.get(runs[0].name) != slot.called]
 
@@ -201,7 +202,7 @@ class _Dispatcher:
         event = read_event(told)
         if not isinstance(event, Warned):
             self.log.relay(event)
-        elif event.text not in self.warned:  # once for all seeds and arms
+        elif event.text not in self.warned:  # only once for all seeds and arms
             self.warned.add(event.text)
             self.log.warn(event.of, event.text)
 
@@ -211,11 +212,11 @@ class _Dispatcher:
             if status is not None and not status.is_interrupted:
                 self.log.ended(run.name, status)
             elif not self.stopping:
-                self.log.failed(run.name, f"{status or 'stopped'} by somebody else")
+                self.log.failed(run.name, f"{status or 'stopped'} from outside the study")
 
     def failed(self, worker: Worker, why: Mapping[str, Any]) -> None:
-        """Of a population that failed, some turns may have ended before; and where it only did not fit, others may hold
-        the memory of this GPU: those who share it, or somebody else."""
+        """Handle a failed population. Some of its runs may have ended before. If it only ran out of memory, the memory
+        may be taken by workers that share this GPU or by other programs, so its runs are tried again elsewhere."""
         left = self._not_ended(worker.runs)
         if why["memory"] and worker.slot.called is not None and left and not self.stopping:
             where = self._room_for(left, worker)
@@ -227,21 +228,23 @@ class _Dispatcher:
             self.log.failed(run.name, worker.slot.said(why["failed"]), why["details"])
 
     def _room_for(self, runs: Sequence[PlannedRun], worker: Worker) -> str | None:
-        """Where these will be tried again, in words; None = nowhere."""
+        """A sentence on where these runs will be tried again; None = nowhere."""
         slot = worker.slot
         others = [one.slot for one in self.workers if one is not worker]
         if sharing := [other for other in others if other.called == slot.called]:
             slot.is_given_up = not all(other.is_given_up for other in sharing)
-            return "fewer processes share it from now on, and these wait for one of them"
+            return "from now on fewer processes share it, and these runs wait for one of them"
         slot.too_small += 1
         if not others or runs[0].name in self.too_large:
             return None
         assert slot.called is not None
         self.too_large |= {run.name: slot.called for run in runs}
-        return ("it is left alone, and " if slot.too_small >= MOST_IN_A_ROW else "") + "these go on elsewhere"
+        return (
+            "it gets no more runs, and " if slot.too_small >= MAX_FAILURES_IN_A_ROW else ""
+        ) + "these runs go to another GPU"
 
     def _not_ended(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Of these; how the others ended is told."""
+        """The runs that have not ended; how the others ended is logged."""
         left: list[PlannedRun] = []
         for run in runs:
             if status := ending(self.log.folder.runs / run.name):
@@ -264,8 +267,8 @@ class _Dispatcher:
         worker.close()
 
     def stop(self) -> None:
-        """Politely: runs finish their step and save. Those that have not come so far have nothing to save."""
+        """Ask all workers to stop: runs finish their step and save, unless they have not started training yet."""
         self.stopping = True
-        self.log.say("stopping: every run finishes its step and saves; press Ctrl-C again to drop everything")
+        self.log.say("stopping: every run finishes its step and saves; press Ctrl-C again to quit without saving")
         for worker in self.workers:
             worker.ask_to_stop()

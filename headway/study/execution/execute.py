@@ -1,8 +1,9 @@
-"""Carry a study out: every run that has not ended is begun, or taken up where it stands.
+"""Execute a study: start every run that has not ended, or resume it from its checkpoint.
 
-Where: in this process, as populations (on a GPU, where a population costs what one run costs); in several processes for
-each GPU, where there are several populations; in a pool of processes, one run and one thread each (on a CPU,
-where populations gain nothing); or on a Ray cluster. A run that fails is noted with its reason, and the others go on.
+Runs are trained in this process, as populations (on a GPU, where a population costs about as much as one run); in
+several processes per GPU if there are several populations; in a pool of processes with one run and one thread each (on
+a CPU, where populations gain nothing); or on a Ray cluster. A failed run is recorded with its reason, and the others
+continue.
 """
 
 from collections.abc import Sequence
@@ -28,9 +29,9 @@ from headway.study.results.results import ending
 class ExecutedStudy:
     folder: Path
     done: int
-    """Runs that have ended: finished, stopped by their patience, or diverged."""
+    """The number of runs that have ended: finished, stopped early (patience), or diverged."""
     failed: dict[str, Status]
-    """By run, with the reason; the same command tries them again."""
+    """Failed runs with the reason; running the same command tries them again."""
     interrupted: bool
 
 
@@ -41,7 +42,7 @@ def execute(
     listeners: Sequence[Listener] = (),
     reuse: Sequence[Path] = (),
 ) -> ExecutedStudy:
-    """Train what is not trained yet, in this study's folder; nor in those of the studies to `reuse`."""
+    """Train all runs that exist neither in this study's folder nor in the studies to `reuse`."""
     home = StudyFolder(folder)
     log, of = Log(home, listeners), (folder.name,)
     with home.taken(study):
@@ -50,7 +51,7 @@ def execute(
         left = [run for run in runs if run.name not in {*ended, *damaged}]
         for run in left:
             home.forget_failure(run.name)
-        for name, why in damaged.items():  # it is left as it is, and the others go on
+        for name, why in damaged.items():  # leave it as it is, and continue with the others
             log.failed(name, why)
         if reuse:
             ended += take_over(left, reuse, log)
@@ -67,7 +68,7 @@ def execute(
 
 
 def _standing(runs: Sequence[PlannedRun], home: StudyFolder) -> tuple[list[str], dict[str, str]]:
-    """The names of those that have ended; and of those whose folders are damaged, why."""
+    """The names of runs that have ended, and of those with damaged folders, with the reason."""
     ended, damaged = [], {}
     for run in runs:
         try:
@@ -80,18 +81,18 @@ def _standing(runs: Sequence[PlannedRun], home: StudyFolder) -> tuple[list[str],
 
 
 def _train_first(runs: Sequence[PlannedRun], log: Log) -> None:
-    """What runs begin with, before there are several processes that would all want to."""
+    """Train the models that runs start from, before several processes would all try to."""
     from headway.experiment.train import train_first
 
     missing = {start.folder: start for run in runs if (start := run.recipe.model.trained_first) is not None}
     for start in missing.values():
         if not start.is_there:
-            log.note(f"first {start.called} is trained, which arms begin with; it is kept in {start.folder}")
+            log.note(f"training {start.called} first, from which arms start; it is kept in {start.folder}")
     train_first([run.recipe for run in runs])
 
 
 def _fixed_budgets(study: Study, home: StudyFolder, reuse: Sequence[Path]) -> dict[str, int]:
-    """Measured or counted when the study begins; kept, so that a study that goes on is the same study."""
+    """The budgets, computed when the study begins and stored, so that a resumed study uses the same ones."""
     steps = home.budgets
     if steps is None:
         sizes = Sizes()
@@ -101,8 +102,8 @@ def _fixed_budgets(study: Study, home: StudyFolder, reuse: Sequence[Path]) -> di
 
 
 def _measured_by(others: Sequence[Path], study: Study) -> dict[str, int] | None:
-    """Seconds are never measured twice the same. A study of the same arms keeps the steps of the one that it reuses,
-    whose runs would else be other runs."""
+    """Budgets in seconds come from measured speed, which is never the same twice. So a study with the same arms keeps
+    the steps of the study it reuses; otherwise no run could be reused."""
     for other in map(StudyFolder, others) if study.equal == "seconds" else ():
         if other.study.equal == "seconds" and [*other.study.recipes.items()] == [*study.recipes.items()]:
             return other.budgets
@@ -110,21 +111,23 @@ def _measured_by(others: Sequence[Path], study: Study) -> dict[str, int] | None:
 
 
 def executor_named(on: str | None, workers: int | None, study: Study) -> Executor:
-    """By the name that the command line knows it by; None = what suits the study."""
+    """The executor with this command-line name; None = the one suited to the study."""
     if on is None:
         return suited(study, workers)
     if on == "here":
         if workers not in (None, 1):
-            raise UserError(f"--on here is one process, not {workers}: --on pool and --on gpus have several")
+            raise UserError(f"--on here uses one process, not {workers}: use --on pool or --on gpus for several")
         return InProcess()
     if on == "pool":
         return Pool(workers)
     if on == "gpus":
+        if (asked := _one_gpu_asked_for(study)) is not None:  # each process would see another GPU as cuda:0
+            raise UserError(f"training.device={asked} is one GPU, and --on gpus uses all: leave one of them out")
         if not (names := gpus_here()):
-            raise UserError("no CUDA device can be used here: --on pool has a process for each core")
+            raise UserError("no CUDA device is available: --on pool uses one process per core")
         return Gpus.suited(study.runs(), names) if workers is None else Gpus.shared_by(workers, names)
     if on.startswith("ray://") and workers is not None:
-        raise UserError(f"how many runs {on} trains at once is for that cluster to say: leave --workers away")
+        raise UserError(f"the cluster at {on} decides how many runs it trains at once: leave --workers out")
     if on == "ray" or on.startswith("ray://"):
         return Ray(None if on == "ray" else on, workers)
     raise UserError(
@@ -133,18 +136,21 @@ def executor_named(on: str | None, workers: int | None, study: Study) -> Executo
 
 
 def suited(study: Study, workers: int | None = None) -> InProcess | Gpus | Pool:
-    """Populations where there is a GPU, by several processes where there are several of either, unless one is asked
-    for; else a pool of processes."""
+    """The default executor: populations if there is a GPU, in several processes if there are several GPUs or
+    populations (unless the recipe asks for one GPU); otherwise a pool of processes."""
     from headway.training.setting import choose
 
     recipe = next(iter(study.recipes.values()))
     if choose(recipe.training, recipe.model.width).device.type != "cuda":
         return Pool(workers)
-    asked = next((one.training.device for one in study.recipes.values() if ":" in one.training.device), None)
-    if asked is not None:  # whoever asks for cuda:1 gets that one
+    if (asked := _one_gpu_asked_for(study)) is not None:  # a specific device, such as cuda:1
         if workers not in (None, 1):
-            raise UserError(f"training.device={asked} is for one process, not {workers}: leave one of them away")
+            raise UserError(f"training.device={asked} allows only one process, not {workers}: leave one of them out")
         return InProcess()
     there = gpus_here()
     dealt_out = Gpus.suited(study.runs(), there) if workers is None else Gpus.shared_by(workers, there)
     return dealt_out if len(dealt_out.names) > 1 else InProcess()
+
+
+def _one_gpu_asked_for(study: Study) -> str | None:
+    return next((one.training.device for one in study.recipes.values() if ":" in one.training.device), None)

@@ -1,4 +1,4 @@
-"""Where the runs of a study are trained, and who writes down how they end."""
+"""The interface of executors, which train the runs of a study, and the log that records how runs end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,28 +14,29 @@ from headway.study.folder import StudyFolder
 
 @dataclass(frozen=True)
 class Workforce:
-    """By how many runs are trained at the same time."""
+    """How many processes and GPUs train the runs."""
 
     processes: int
     gpus: int = 0
-    """That populations are dealt out over; 0 = there is none, and a process trains one run at a time, on one thread."""
+    """The number of GPUs that populations are distributed over; 0 = none: each process trains one run at a time on one
+    thread."""
 
     def share_one(self, populations: int) -> int:
-        """How many of so many populations are on a GPU at the same time."""
+        """How many of these populations run on one GPU at the same time."""
         return -(-min(self.processes, populations) // self.gpus)
 
 
 class Executor(Protocol):
-    """Where runs are trained."""
+    """Trains the runs of a study."""
 
     def train(self, runs: Sequence[PlannedRun], log: "Log") -> bool:
-        """Train them all, telling the log how each ended; gives whether somebody asked to stop before the end."""
+        """Train all runs and report to the log how each ended; returns whether it was interrupted."""
         ...
 
 
 @dataclass(frozen=True)
 class Log:
-    """What happens to a study: written down in its folder, and told to those who listen."""
+    """Records the events of a study in its folder and passes them to listeners."""
 
     folder: StudyFolder
     listeners: Sequence[Listener]
@@ -45,14 +46,14 @@ class Log:
         self.relay(event)
 
     def relay(self, event: Event) -> None:
-        """What the folder of a run has already."""
+        """Pass on an event that the folder of a run has already recorded."""
         events.tell(self.listeners, event)
 
     def say(self, text: str) -> None:
         self.tell(Noted(of=(self.folder.path.name,), text=text))
 
     def note(self, text: str) -> None:
-        """What belongs beside the output of those who trained, too."""
+        """Say something and also write it to log.txt."""
         self.folder.write_log(text)
         self.say(text)
 
@@ -62,7 +63,7 @@ class Log:
         self.tell(Warned(of=tuple(names), text=about))
 
     def ended(self, name: str, status: Status) -> None:
-        """Diverged is an end too: there is nothing left to do."""
+        """Record that a run ended. Diverged runs have ended too: there is nothing left to do."""
         self.folder.forget_failure(name)
         self.tell(Ended(of=(name,), status=status))
 
@@ -72,7 +73,7 @@ class Log:
         self.tell(Ended(of=(name,), status=status))
 
     def of_population(self, event: Event) -> None:
-        """Listens to a training in this process. How each run ended is said when that is known of all."""
+        """Listen to a population trained in this process. How its runs ended is reported later, for all together."""
         match event:
             case Warned():
                 self.warn(event.of, event.text)
@@ -83,5 +84,5 @@ class Log:
 
 
 def order_for(run: PlannedRun) -> dict[str, Any]:
-    """All that another process needs to know."""
+    """Everything another process needs to train this run."""
     return {"recipe": run.recipe.model_dump(mode="json"), "plugins": texts_for(run.recipe), "name": run.name}

@@ -18,14 +18,14 @@ from headway.study.results.results import ending
 
 @dataclass(frozen=True)
 class InProcess:
-    """In this process: runs of one shape as populations, as many at once as the device holds."""
+    """Trains in this process: runs of one shape as populations, as many at once as fit on the device."""
 
     together: int | None = None
-    """At most so many at once; None = as many as fit."""
+    """The maximal number of runs at once; None = as many as fit."""
     workforce = Workforce(processes=1, gpus=1)
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        with one_close_look_each():  # at what goes in turns, too
+        with one_close_look_each():  # one in-depth audit per arm, even if its runs go in several turns
             return self._train(runs, log)
 
     def _train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
@@ -52,7 +52,7 @@ class InProcess:
         return train_in_turns(recipes, names, folder, resume, [log.of_population], self.together)
 
     def _note(self, members: list[PlannedRun], folder: Path, log: Log, error: Exception) -> None:
-        """Of a population that failed, some turns may have ended before."""
+        """Log a failed population; some of its runs may have ended before."""
         details = "" if isinstance(error, UserError) else "".join(traceback.format_exception(error))
         for run in members:
             if status := ending(folder / run.name):

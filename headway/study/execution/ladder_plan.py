@@ -1,8 +1,7 @@
-"""A ladder for given budgets: which widths to train for each, so that the best of them is neither first nor last.
+"""Plan a ladder for given budgets: which widths to train for each so that the best one is neither first nor last.
 
-Where the best size lies is what the ladder is to find out. Beforehand it is guessed, by a number of tokens per
-parameter, or told by a law that was fitted to a smaller ladder; a budget whose best size would lie outside its widths
-is refused, with the guess it rests on.
+The best size is what the ladder is meant to find. Beforehand it is estimated by a number of tokens per parameter, or by
+a law fitted to a smaller ladder. A budget whose estimated best size lies outside its widths is refused.
 """
 
 import itertools
@@ -16,24 +15,24 @@ from headway.core.errors import UserError
 from headway.core.format import duration
 from headway.core.validation import validated
 from headway.recipe.recipe import Recipe
-from headway.study.design.ladder import FEWEST_WIDTHS, Ladder, Rung
+from headway.study.design.ladder import MIN_WIDTHS, Ladder, Rung
 from headway.study.design.study import Study
 from headway.study.execution.plan import Sizes, speed
 
 TOKENS_PER_PARAMETER = 20.0
-"""Of the best model for its budget (https://arxiv.org/abs/2203.15556)."""
+"""For the compute-optimal model (https://arxiv.org/abs/2203.15556)."""
 REACH = 4.0
-"""Sizes go from a fourth of what is thought best to four times as much."""
+"""Sizes range from a fourth of the expected best size to four times that."""
 MANY_PASSES = 4.0
-"""Tokens that are read more often are worth less than new ones (https://arxiv.org/abs/2305.16264)."""
+"""Beyond this many epochs, repeated tokens are worth less than new ones (https://arxiv.org/abs/2305.16264)."""
 DECADES = 2.0
-"""What budgets span, where a time is given for all of them."""
-_NEXT_WIDTH = 1.12  # a width is tried if it is so much wider than the last
+"""The range of budgets if a total time is given, in decades."""
+_NEXT_WIDTH = 1.12  # the smallest ratio between successive candidate widths
 _WIDEST = 8192
-_LARGEST = 1e9  # parameters: every size is built once, to be counted
+_LARGEST = 1e9  # parameters: every size is built once to be counted
 
 Expected = Callable[[float], float]
-"""From FLOPs to the parameters that are thought best."""
+"""From FLOPs to the expected best number of parameters."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +41,20 @@ class SizeOnLadder:
     layers: int
     parameters: int
     flops_per_token: float
-    """Of training."""
+    """Training FLOPs per token."""
     tokens_per_step: int
 
 
 @dataclass(frozen=True)
 class ClimbedRung:
-    """A budget, and what each of its widths makes of it."""
+    """A budget with the sizes trained for it."""
 
     flops: float
     expected: float
-    """The parameters that are thought best."""
+    """The expected best number of parameters."""
     sizes: list[SizeOnLadder]
     passes: list[float]
-    """How often each reads the training text."""
+    """How often each size reads the training text."""
 
     def tokens(self, size: SizeOnLadder) -> float:
         return self.flops / size.flops_per_token
@@ -66,11 +65,11 @@ class ClimbedRung:
 
 
 class Climb:
-    """The sizes of one recipe, looked up as they are needed."""
+    """The sizes of one recipe at different widths, computed when needed."""
 
     def __init__(self, base: Recipe, ladder: Ladder):
         self.base, self.ladder, self.sizes = base, ladder, Sizes()
-        self.family = next(iter(ladder.families.values()), [])  # sizes are laid out for the first
+        self.family = next(iter(ladder.families.values()), [])  # sizes are planned for the first family
         self._known: dict[int, SizeOnLadder] = {}
 
     def recipe(self, width: int) -> Recipe:
@@ -90,10 +89,10 @@ class Climb:
         return self.sizes.task(self.base).tokens_in("train")
 
     def by_ratio(self, tokens_per_parameter: float) -> Expected:
-        """The size at which a budget buys so many tokens per parameter."""
+        """From a budget to the size at which it allows this many tokens per parameter."""
 
         def expected(flops: float) -> float:
-            # FLOPs per token grow with parameters, about as 6N: the equation is solved on what is known, and between.
+            # FLOPs per token grow roughly as 6N. Solve by fixed-point iteration, with the ratio of the nearest size.
             n = math.sqrt(flops / (6 * tokens_per_parameter))
             _check_not_too_large(flops, n)
             for _ in range(20):
@@ -115,8 +114,7 @@ class Climb:
         return found
 
     def widths(self) -> "itertools.takewhile[int]":
-        """Every width that could be on the ladder, the narrowest first: multiples of a head, each well above the
-        last."""
+        """All candidate widths, narrowest first: multiples of the head width, each well above the last."""
         head = self.ladder.head_width or 8
 
         def each() -> Any:
@@ -128,7 +126,7 @@ class Climb:
         return itertools.takewhile(lambda width: width <= _WIDEST, each())
 
     def around(self, flops: float, expected: float, many: int) -> list[int]:
-        """So many widths, evenly spread around what is thought best."""
+        """`many` widths, spread evenly (in log parameters) around the expected best size."""
         low, high = expected / REACH, expected * REACH
         _check_not_too_large(flops, expected)
         known: list[SizeOnLadder] = []
@@ -138,18 +136,16 @@ class Climb:
                 break
         wanted = [low * (high / low) ** (k / (many - 1)) for k in range(many)]
         chosen = {min(known, key=lambda size, n=n: abs(math.log(size.parameters / n))).width for n in wanted}
-        for size in sorted(
-            known, key=lambda size: abs(math.log(size.parameters / expected))
-        ):  # where two fell together
+        for size in sorted(known, key=lambda size: abs(math.log(size.parameters / expected))):  # if two coincide
             if len(chosen) < many:
                 chosen.add(size.width)
         found = sorted(chosen)
-        if known[0].parameters > expected / 1.5 or len(found) < FEWEST_WIDTHS:
+        if known[0].parameters > expected / 1.5 or len(found) < MIN_WIDTHS:
             small, best = known[0], f"{expected:.2g} parameters"
             raise UserError(
-                f"{flops:.3g} FLOPs: the best model would have about {best}, and the narrowest of this ladder, width "
-                f"{small.width}, has {small.parameters:,}: too few sizes around it; take a larger budget, or a recipe "
-                "with a smaller vocabulary"
+                f"{flops:.3g} FLOPs: the best model would have about {best}, but the narrowest of this ladder, width "
+                f"{small.width}, has {small.parameters:,}, so there are too few sizes around the best one; take a "
+                "larger budget, or a recipe with a smaller vocabulary"
             )
         return found
 
@@ -163,7 +159,7 @@ def _check_not_too_large(flops: float, parameters: float) -> None:
     if not REACH * parameters <= _LARGEST:
         raise UserError(
             f"{flops:.3g} FLOPs: the best model would have about {parameters:.2g} parameters, and a ladder needs sizes "
-            f"up to {REACH:g} times that: plans go up to {_LARGEST:.0e} parameters; take a smaller budget"
+            f"up to {REACH:g} times that, but at most {_LARGEST:.0e} parameters can be planned; take a smaller budget"
         )
 
 
@@ -176,7 +172,7 @@ def lay_out(
     widths: Sequence[int] | None = None,
     **keys: Any,
 ) -> Study:
-    """A study of a ladder for these budgets. `widths`: those of every rung, where somebody has chosen them."""
+    """Create the study of a ladder for these budgets. `widths` are those of every rung, if given."""
     ladder = Ladder.model_construct(**{**_defaults(), **keys, "rungs": []})
     climb = Climb(base, ladder)
     told = expected(climb)
@@ -196,7 +192,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def climbed(study: Study, expected: Callable[[Climb], Expected], climb: Climb | None = None) -> list[ClimbedRung]:
-    """Every rung of a study's ladder; of its first family."""
+    """Every rung of a study's ladder, with the sizes of its first family."""
     assert study.ladder is not None
     climb = climb or Climb(study.base.with_changes(study.changes, ""), study.ladder)
     told = expected(climb)
@@ -204,7 +200,7 @@ def climbed(study: Study, expected: Callable[[Climb], Expected], climb: Climb | 
 
 
 def check_ladder(study: Study, expected: Callable[[Climb], Expected], climb: Climb | None = None) -> list[ClimbedRung]:
-    """The rungs; or the budgets whose best size would lie outside their widths."""
+    """Return the rungs; raises a UserError if the expected best size of any lies outside its widths."""
     rungs = climbed(study, expected, climb)
     wrong = [
         f"{rung.flops:.3g} FLOPs (best about {rung.expected:.2g} parameters, widths {rung.sizes[0].width} to "
@@ -214,36 +210,36 @@ def check_ladder(study: Study, expected: Callable[[Climb], Expected], climb: Cli
     ]
     if wrong:
         raise UserError(
-            f"the best size would lie outside the ladder at {'; '.join(wrong)}; give other widths, or say with "
-            "--tokens-per-parameter or --from what is best"
+            f"the expected best size lies outside the ladder at {'; '.join(wrong)}; choose other widths, or change the "
+            "expectation with --tokens-per-parameter or --from"
         )
     return rungs
 
 
 def doubts(rungs: Sequence[ClimbedRung]) -> list[str]:
-    """What should be known before it is trained."""
+    """Warnings to show before training."""
     often = [(rung, size, n) for rung in rungs for size, n in zip(rung.sizes, rung.passes, strict=True)]
     repeated = [one for one in often if one[2] > 1]
     found = []
     if repeated:
         most = max(repeated, key=lambda one: one[2])
         found.append(
-            f"{len(repeated)} of {len(often)} trainings read the text more than once, width {most[1].width} at "
-            f"{most[0].flops:.3g} FLOPs {most[2]:.1f} times: the D of the law counts tokens read, not different ones"
+            f"{len(repeated)} of {len(often)} runs read the text more than once, width {most[1].width} at "
+            f"{most[0].flops:.3g} FLOPs {most[2]:.1f} times: the D of the law counts tokens read, not distinct tokens"
         )
     if many := [one for one in often if one[2] > MANY_PASSES]:
         found.append(
-            f"{len(many)} of them more than {MANY_PASSES:g} times: tokens read so often are worth less than new ones, "
-            "and exponents of tokens will come out too low"
+            f"{len(many)} of them read it more than {MANY_PASSES:g} times: such repeated tokens are worth less than "
+            "new ones, so the fitted exponents of tokens will be too low"
         )
     spread = rungs[-1].flops / rungs[0].flops
     if spread < 10:
-        found.append(f"the budgets span a factor of {spread:.2g}: exponents need a decade or two")
+        found.append(f"the budgets span only a factor of {spread:.2g}: fitting exponents needs one or two decades")
     return found
 
 
 def budgets_for(minutes: float, base: Recipe, rungs: int, many: int, seeds: int, ladder: Ladder) -> list[float]:
-    """Budgets over two decades that together take so long on this device. The speed is that of a middling size."""
+    """Budgets over two decades that take this long together on this device, by the speed of a medium size."""
     climb = Climb(base, ladder)
     width = next(itertools.islice(climb.widths(), 5, None))
     size = climb.size(width)
@@ -253,5 +249,5 @@ def budgets_for(minutes: float, base: Recipe, rungs: int, many: int, seeds: int,
     shares = [10 ** (-DECADES * k / (rungs - 1)) for k in range(rungs)]
     largest = 60 * minutes * per_second / (many * seeds * sum(shares))
     if largest < 1e9:
-        raise UserError(f"{duration(60 * minutes)} are too short for a ladder on this device")
+        raise UserError(f"{duration(60 * minutes)} is too short for a ladder on this device")
     return [float(f"{largest * share:.2g}") for share in reversed(shares)]

@@ -1,6 +1,6 @@
-"""What a study will cost, before anything starts: runs, populations, minutes, memory; and budgets that make arms equal.
+"""The cost of a study before it starts (runs, populations, minutes, memory), and the budgets that make arms equal.
 
-Sizes are counted from the recipe and its data. Speed and memory are measured, on a few steps of every distinct shape.
+Sizes are counted from the recipe and its data. Speed and memory are measured on a few steps of every distinct shape.
 """
 
 import dataclasses
@@ -28,42 +28,42 @@ from headway.study.design.mistakes import cheap_methods
 from headway.study.design.questions import Better
 from headway.study.design.study import PlannedRun, Study
 from headway.study.execution.executor import Workforce
-from headway.study.execution.populations import by_shape, dealt, parcels
+from headway.study.execution.populations import by_shape, loads, populations_for
 from headway.study.verdicts.power import SeedsCanShow
 from headway.tasks.task import Task
 from headway.training import setting as settings
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
 
 MEASURED_SECONDS = 0.4
-"""How long each shape is measured …"""
+"""How long each shape is measured at most."""
 MEASURED_IN_ALL = 8.0
-"""… at most, where there are many."""
+"""How long all shapes together are measured."""
 
 
 class RunSize(NamedTuple):
-    """What follows from a recipe and its data."""
+    """Sizes computed from a recipe and its data."""
 
     parameters: int
     steps: int
     tokens_per_step: int
     flops_per_step: int
     forward_tokens: int
-    """Read by evaluations and scores."""
+    """Tokens read by evaluations and scoring."""
 
 
 class Speed(NamedTuple):
-    """What was measured, of so many replicas at once."""
+    """What was measured with this many replicas at once."""
 
     replicas: int
     seconds_per_step: float
     memory: int
-    """Bytes: of the GPU, or of a process on a CPU."""
+    """Bytes of GPU memory, or of a process on a CPU."""
     seconds_to_start: float
 
 
 @dataclass(frozen=True)
 class ArmPlan:
-    """What one run of an arm takes."""
+    """The cost of one run of an arm."""
 
     parameters: int
     steps: int
@@ -75,7 +75,7 @@ class ArmPlan:
 
 @dataclass(frozen=True)
 class PlannedPopulation:
-    """Runs of one shape, trained so many at a time."""
+    """Runs of one shape, trained `at_once` at a time."""
 
     arms: list[str]
     runs: int
@@ -92,10 +92,10 @@ class Plan:
     workforce: Workforce
     seconds: float
     memory: int
-    """Bytes: of each GPU, or of all processes together."""
+    """Bytes of memory on each GPU, or of all processes together."""
     warnings: list[str]
     power: Sequence[SeedsCanShow] = ()
-    """What these seeds can show, question by question."""
+    """What these seeds can detect, per question."""
 
     def as_json(self) -> dict[str, Any]:
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("runs", "workforce")}
@@ -107,10 +107,10 @@ class Plan:
 
 
 class Sizes:
-    """Sizes each recipe up once; reads each corpus once."""
+    """Computes the size of each recipe once, and reads each corpus once."""
 
     seconds_to_load = 0.0
-    """What reading the data of the last recipe took."""
+    """How long reading the data of the last recipe took."""
 
     def __init__(self) -> None:
         self._data: dict[str, tuple[Task, float]] = {}
@@ -145,13 +145,13 @@ class Sizes:
 
 
 def _counted(task: Task) -> int:
-    """Parameters of its model, which is not filled for that."""
+    """The parameter count of its model, without allocating the weights."""
     with without_numbers():
         return parameters_of(task.build([task.recipe.seed], "cpu"))
 
 
 def check_scores(study: Study, sizes: Sizes) -> None:
-    """What is asked must be measured: a score that no run has would be noticed only when all are trained."""
+    """Check that every score in a question is measured: otherwise that would be noticed only after training."""
     for recipe in study.recipes.values():
         task = sizes.task(recipe)
         measured = {split: [metric.name for metric in task.metrics] for split in task.scored_splits}
@@ -169,26 +169,26 @@ def _check_measured(score: str, measured: Mapping[str, Sequence[str]]) -> None:
     split, what, _ = parsed(score)
     if split not in measured:
         hint = did_you_mean(split, measured)
-        raise UserError(f"'{score}' is asked, but the runs do not score '{split}' (scoring.splits){hint}")
+        raise UserError(f"a question needs '{score}', but the runs do not score '{split}' (scoring.splits){hint}")
     if what not in measured[split]:
         hint = did_you_mean(what, measured[split])
-        raise UserError(f"'{score}' is asked, but '{split}' is not scored in {what}{hint}")
+        raise UserError(f"a question needs '{score}', but '{split}' is not scored in {what}{hint}")
 
 
 def _check_cheap(question: Better, task: Task) -> None:
     if question.than not in task.cheap_methods.names:
         hint = did_you_mean(question.than, task.cheap_methods.names)
-        raise UserError(f"'{question}': no score of a {task.recipe.model.kind} is set beside '{question.than}'{hint}")
+        raise UserError(f"'{question}': there is no baseline '{question.than}' for a {task.recipe.model.kind}{hint}")
     methods = task.cheap_methods
     apart = methods.counted_apart if question.than == methods.counting else ()
     had = [f"{split}.{name}" for split in task.scored_splits for name in (task.headline_of(task.recipe).name, *apart)]
     if question.on not in had:
-        raise UserError(f"'{question}': of '{question.than}' there is {' and '.join(had)} alone")
+        raise UserError(f"'{question}': the baseline '{question.than}' is only computed for {' and '.join(had)}")
 
 
 def budgets(study: Study, sizes: Sizes) -> dict[str, int]:
-    """Steps for each arm, so that all spend what the first one does, or what their rung says. Empty, where nothing is
-    to be equal."""
+    """Steps for each arm so that all spend as much as the first one, or as much as their rung says. Empty if budgets
+    are not equalized."""
     if study.ladder is not None:
         spent = {arm.name: study.ladder.flops_of(arm) for arm in study.arms}
         each = {name: sizes.of(recipe).flops_per_step for name, recipe in study.recipes.items()}
@@ -207,7 +207,7 @@ def budgets(study: Study, sizes: Sizes) -> dict[str, int]:
 
 
 def plan(study: Study, workforce: Workforce, steps: Mapping[str, int] | None = None) -> Plan:
-    """Everything that can be said beforehand. `steps` are budgets that were fixed before."""
+    """Plan a study before it starts. `steps` are budgets that were fixed before."""
     sizes = Sizes()
     check_scores(study, sizes)
     steps = budgets(study, sizes) if steps is None else steps
@@ -215,8 +215,8 @@ def plan(study: Study, workforce: Workforce, steps: Mapping[str, int] | None = N
     arms: dict[str, ArmPlan] = {}
     populations: list[PlannedPopulation] = []
     memory, warnings = 0, study.warnings()
-    costs: list[float] = []  # of each population, or run, as they are dealt out
-    shapes, parts = by_shape(runs), {part[0].name: len(part) for part in parcels(runs, workforce.gpus)}
+    costs: list[float] = []  # seconds of each population or run, in the order they are assigned
+    shapes, parts = by_shape(runs), {part[0].name: len(part) for part in populations_for(runs, workforce.gpus)}
     at_once = workforce.share_one(len(parts)) if workforce.gpus else min(workforce.processes, len(parts))
     each_shape = min(MEASURED_SECONDS, MEASURED_IN_ALL / len(shapes))
     for members in shapes:
@@ -240,8 +240,8 @@ def plan(study: Study, workforce: Workforce, steps: Mapping[str, int] | None = N
         )
         arms |= dict.fromkeys(names, one)
         warnings += _short_warmup(recipe, size, names)
-    # Two populations at once on one GPU take as long as one after the other.
-    seconds = max(dealt(costs, min(workforce.gpus, len(costs)))) if workforce.gpus else sum(costs) / at_once
+    # Two populations running at once on one GPU take as long as one after the other.
+    seconds = max(loads(costs, min(workforce.gpus, len(costs)))) if workforce.gpus else sum(costs) / at_once
     in_order = {arm.name: arms[arm.name] for arm in study.arms}
     return Plan(study.title, runs, in_order, populations, workforce, seconds, memory * at_once, warnings)
 
@@ -250,7 +250,7 @@ def _short_warmup(recipe: Recipe, size: RunSize, arms: Sequence[str]) -> list[st
     warmup = recipe.training.schedule.warmup
     if warmup is None or warmup.unit != "steps" or warmup.amount < size.steps:
         return []
-    return [f"{', '.join(arms)}: training ends after {size.steps:,} steps, in the warm-up of {warmup}"]
+    return [f"{', '.join(arms)}: training ends after {size.steps:,} steps, within the warm-up of {warmup}"]
 
 
 def speed(
@@ -261,17 +261,17 @@ def speed(
     seconds: float = MEASURED_SECONDS,
     share: float = 1.0,
 ) -> Speed:
-    """A few whole steps of this shape: alone on one thread of a CPU, or as many replicas of `wanted` as a GPU holds, of
-    which they have this share."""
-    # What is trained first makes no step slower or faster, and is not there yet.
+    """Measure a few training steps of this shape: alone on one CPU thread, or with up to `wanted` replicas if a GPU
+    holds as many. `share` is the share of the GPU they may use."""
+    # Pretrained weights do not change the speed of a step, and may not exist yet.
     recipe, members = untrained(recipe), [untrained(one) for one in members]
     task, began = sizes.task(recipe), time.perf_counter()
-    # Without torch.compile, which would take a minute for every shape: with it, it will be faster than measured.
+    # Without torch.compile, which would take a minute per shape: compiled training will be faster than measured.
     setting = dataclasses.replace(settings.choose(recipe.training, recipe.model.width), compiled=False)
     cuda, threads = setting.device.type == "cuda", torch.get_num_threads()
     replicas = capacity(members, wanted, share).replicas if cuda and wanted > 1 else wanted
     if not cuda:
-        torch.set_num_threads(1)  # as in the processes that will train
+        torch.set_num_threads(1)  # as in the training processes
     _forget_peak(setting.device)
     try:
         step = _stepper((members or [recipe])[:replicas], task, setting)
@@ -286,20 +286,20 @@ def speed(
     finally:
         torch.set_num_threads(threads)
     found = Speed(replicas, each, _peak(setting.device), sizes.seconds_to_load + to_start)
-    del step  # and with it the replicas: what is trained next finds the memory free
+    del step  # frees the replicas' memory
     _forget_peak(setting.device)
     return found
 
 
 def untrained(recipe: Recipe) -> Recipe:
-    """The same with weights that are drawn, where it would begin with those of a recipe that is trained first."""
+    """The recipe with random weights if it would start from those of a recipe that is trained first."""
     if recipe.model.trained_first is None:
         return recipe
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"start": Drawn()})})
 
 
 def _stepper(recipes: Sequence[Recipe], task: Task, setting: settings.Setting) -> Callable[[], None]:
-    """Takes a step of these replicas, and waits for it."""
+    """A function that takes one step with these replicas and waits for it to finish."""
     population, sampler = assemble(recipes, task, setting)
     alive = torch.ones(len(recipes), dtype=torch.bool, device=setting.device)
     update = Update(population.model, population.optimizer, sampler, task.recipe.training, setting, alive)
@@ -320,7 +320,7 @@ def _forget_peak(device: torch.device) -> None:
 
 
 def _peak(device: torch.device) -> int:
-    """On a CPU, of the whole process so far: what a process that trains this shape needs at most."""
+    """Peak memory in bytes. On a CPU that of the whole process so far, an upper bound for a training process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -1,4 +1,4 @@
-"""Which runs of a study can be trained as one, which of them go where, and where those stand that were begun before."""
+"""Group the runs of a study into populations that can be trained together, and distribute them over GPUs."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,8 +10,8 @@ from headway.experiment.resume import resumable_together
 from headway.recipe.recipe import Recipe
 from headway.study.design.study import PlannedRun
 
-UNEVEN = 1.1
-"""What the busiest GPU may have to do beside what it must: populations are cut no further for the sake of the rest."""
+MAX_IMBALANCE = 1.1
+"""The load of the busiest GPU, relative to the ideal, at which populations are split no further."""
 
 
 def shape(recipe: Recipe) -> str:
@@ -25,33 +25,33 @@ def by_shape(runs: Iterable[PlannedRun]) -> list[list[PlannedRun]]:
     known: dict[str, str] = {}
     found: dict[str, list[PlannedRun]] = {}
     for run in runs:
-        # The runs of an arm differ in their seed alone.
+        # The runs of an arm differ only in their seed.
         key = known.get(run.arm) or known.setdefault(run.arm, shape(run.recipe))
         found.setdefault(key, []).append(run)
     return list(found.values())
 
 
 def by_progress(runs: list[PlannedRun], folder: Path) -> list[list[PlannedRun]]:
-    """Runs of one shape that can go on together."""
+    """Group runs of one shape that can be resumed together."""
     return [[runs[k] for k in group] for group in resumable_together([folder / run.name for run in runs])]
 
 
-def parcels(runs: Iterable[PlannedRun], gpus: int) -> list[list[PlannedRun]]:
-    """What is trained as one, in the order of the study; where there is no GPU, every run by itself. A population costs
-    little more than one of its runs, so it is cut into as few parts as keep all GPUs busy."""
+def populations_for(runs: Iterable[PlannedRun], gpus: int) -> list[list[PlannedRun]]:
+    """The populations to train, in the order of the study; without a GPU, every run by itself. A population costs
+    little more than one of its runs, so it is split into as few parts as keep all GPUs busy."""
     if gpus == 0:
         return [[run] for run in runs]
     shapes = by_shape(runs)
     cut: list[list[PlannedRun]] = []
     for parts in range(1, max(map(len, shapes), default=0) + 1):
         cut = [part for members in shapes for part in _parts(members, parts)]
-        if max(dealt([len(part) for part in cut], gpus)) <= UNEVEN * -(-sum(map(len, shapes)) // gpus):
+        if max(loads([len(part) for part in cut], gpus)) <= MAX_IMBALANCE * -(-sum(map(len, shapes)) // gpus):
             break
     return cut
 
 
-def dealt(costs: Sequence[float], hands: int) -> list[float]:
-    """What each of so many has to do, where the next piece goes to whoever is free first."""
+def loads(costs: Sequence[float], hands: int) -> list[float]:
+    """The total load of each worker if the next piece always goes to the one that is free first."""
     busy = [0.0] * hands
     for cost in costs:
         first = min(range(hands), key=lambda k: busy[k])

@@ -1,8 +1,8 @@
-"""Runs that another study has made already: recipe, seed and data being the same, so is the run, and nobody trains it
-again. It is copied, and says where it comes from.
+"""Reuse runs of another study: if recipe, seed and data are the same, the run is copied instead of trained again. The
+copy records where it comes from.
 
-This is also how a study that has ended gets more seeds, arms or questions: the changed file gets a name of its own, and
-reuses the first. (Seeds that are added because a verdict was not to one's liking make a bad verdict.)
+This is also how to add seeds, arms or questions to a finished study: give the changed file a new name and reuse the
+first study. (Adding seeds because you did not like a verdict biases the new verdict.)
 """
 
 import shutil
@@ -23,14 +23,14 @@ from headway.study.results.results import ending
 
 
 def take_over(runs: Sequence[PlannedRun], studies: Sequence[Path], log: Log) -> list[str]:
-    """Copy what these studies have made of these runs; gives the names of those that need not be trained any more."""
+    """Copy the runs that these studies have already made; returns the names of those that need no training any more."""
     for study in studies:
         if study.resolve() == log.folder.path.resolve():
-            raise UserError(f"{study} cannot reuse itself; --reuse names another study")
+            raise UserError(f"{study} cannot reuse itself; give another study to --reuse")
     taken: list[str] = []
     data = _Data()
     for study in dict.fromkeys(studies):
-        left = [run for run in runs if not (log.folder.runs / run.name).exists()]  # what was begun here goes on here
+        left = [run for run in runs if not (log.folder.runs / run.name).exists()]  # runs begun here continue here
         if not left:
             break
         made = _made_by(study, log)
@@ -41,30 +41,30 @@ def take_over(runs: Sequence[PlannedRun], studies: Sequence[Path], log: Log) -> 
             try:
                 _copy(made[run.recipe.hash], log.folder.runs / run.name, study)
             except UserError as error:
-                log.note(f"passing over {run.name}: {error}")
+                log.note(f"skipping {run.name}: {error}")
                 same.remove(run)
-        why = "" if same else ": recipe, seed, data and version of Headway would have to be the same"
-        log.note(f"{len(same)} of {len(left)} runs taken over from {study}{why}")
+        why = "" if same else ": recipe, seed, data and version of Headway must be the same"
+        log.note(f"{len(same)} of {len(left)} runs reused from {study}{why}")
         taken += [run.name for run in same]
     return taken
 
 
 def _made_by(study: Path, log: Log) -> dict[str, Path]:
-    """Runs that have ended, by what they were made from; what another version made may not be what this one makes."""
+    """Finished runs by recipe hash, made by this version of Headway; another version might give different results."""
     found: dict[str, Path] = {}
-    for folder in sorted(study.glob("runs/[!.]*")):  # with a dot: what that study is taking over itself just now
+    for folder in sorted(study.glob("runs/[!.]*")):  # with a dot: being copied by that study right now
         try:
             if ending(folder) and _facts(folder).get("headway") == __version__:
                 if damaged := damages(folder):
                     raise UserError(damaged[0])
                 found.setdefault(str(_facts(folder).get("recipe_hash")), folder)
         except UserError as error:
-            log.note(f"passing over {folder.name}: {error}")
+            log.note(f"skipping {folder.name}: {error}")
     return found
 
 
 class _Data:
-    """What the data of recipes are; a recipe says only where. Most runs of a study have the same."""
+    """The identity of the data of recipes, cached: a recipe only says where the data are."""
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
@@ -89,12 +89,12 @@ def _copy(source: Path, folder: Path, study: Path) -> None:
     try:
         write_folder_whole(folder, fill, new=True)
     except FileNotFoundError as error:
-        raise UserError(f"{error.filename} went away while {source} was copied") from None
+        raise UserError(f"{error.filename} disappeared while {source} was being copied") from None
 
 
 def _copy_content(source: Path, target: Path) -> None:
-    """Not who may write it: what is reused may be an archive that nobody may change. An error of writing names no file
-    here, and so comes to be said of the new folder."""
+    """Copy contents but not permissions, since the source may be a read-only archive. Write errors name no file here,
+    so they are reported for the new folder."""
     target.mkdir(exist_ok=True)
     for path in source.iterdir():
         if path.name == "lock" or path.name.startswith("."):

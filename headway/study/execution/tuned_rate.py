@@ -1,6 +1,6 @@
-"""The learning rate of the narrowest model of a ladder, found by trying: the others' follow from it by the rule.
+"""Tune the learning rate of the narrowest model of a ladder; the rates of the others follow by the scaling rule.
 
-Rates are members of one population: on a GPU all of them cost what one costs.
+The candidate rates are trained as one population, so on a GPU all of them cost about as much as one.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from headway.study.execution.plan import Sizes
 from headway.study.results.results import read_results
 
 FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
-"""Of the recipe's rate."""
+"""Candidate rates, relative to the recipe's."""
 
 
 @dataclass(frozen=True)
 class TunedRate:
     rate: float
     losses: dict[float, float]
-    """Rate → loss of valid, the mean of seeds; runs that diverged are missing."""
+    """Rate → valid loss, as the mean over seeds; rates at which a run diverged are missing."""
     study: Study
-    """The ladder, with the rate that was found."""
+    """The ladder with the tuned rate."""
 
     @property
     def is_at_edge(self) -> bool:
@@ -35,7 +35,8 @@ class TunedRate:
 
 
 def tune_rate(study: Study, folder: Path, seeds: int = 2, listeners: Sequence[Listener] = ()) -> TunedRate:
-    """Train the narrowest model for the smallest of its budgets, at several rates; in a study of its own, `folder`."""
+    """Train the narrowest model with the smallest of its budgets at several rates, as a study of its own in
+    `folder`."""
     ladder = study.ladder
     assert ladder is not None
     base = study.base.with_changes(study.changes, "")

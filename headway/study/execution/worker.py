@@ -1,14 +1,14 @@
-"""A process that trains populations, one after the other, as the study tells it: a line of JSON per order and answer.
+"""A worker process that trains populations one after the other; orders and answers are one line of JSON each.
 
     in   {"members": [{"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3"}], "runs": "studies/x/runs",
           "measures": […]}
-    out  {"event": "stepped", "step": 120, …}                 as it begins, and now and then
+    out  {"event": "stepped", "step": 120, …}                 at the beginning, then from time to time
          {"ended": {"alibi.seed-3": {"status": "finished", "step": 300, "reason": null}}}
          {"failed": "why", "details": "…", "memory": false, "leaving": false}
 
-On a CPU a population is one run. A process that had an error on a GPU leaves: after some of them nothing works there,
-and another process begins anew. It also ends when nobody can give it orders any more, in the middle of a run too: what
-was saved is whole, and the study that takes the run up again must find nobody there.
+On a CPU a population is a single run. After an error on a GPU the process exits, because some errors leave the CUDA
+context unusable; another process replaces it. It also exits when its input closes, even in the middle of a run: saved
+checkpoints are complete, and when the study is resumed no old process may still be writing to the run.
 """
 
 import json
@@ -32,7 +32,7 @@ SECONDS_BETWEEN_ANSWERS = 0.5
 
 
 class Answers:
-    """Listens to a training, and sends the study what it wants to know."""
+    """Listens to training and sends the study the events it needs."""
 
     def __init__(self, out: TextIO):
         self.out, self.last = out, 0.0
@@ -51,8 +51,8 @@ class Answers:
 
 
 def train_members(order: dict[str, Any], listener: Listener) -> dict[str, Status]:
-    """Train a population to its end, from where it stands, and measure what the study asks for beside its scores; gives
-    how each run ended."""
+    """Train a population to its end, resuming if it was begun, and take the study's further measurements; returns how
+    each run ended."""
     from headway import tasks
     from headway.experiment.population import train_in_turns
     from headway.recipe.recipe import from_tree
@@ -66,10 +66,10 @@ def train_members(order: dict[str, Any], listener: Listener) -> dict[str, Status
     begun = any((folder / name).exists() for name in names)
     runs = train_in_turns(recipes, names, folder, begun, [listener])
     measures = measures_from(order["measures"])
-    # Which arms are chosen is known when all have ended: the study measures then, as it does whatever is missing.
+    # Which arms are chosen is only known when all runs have ended; then the study takes the missing measurements.
     for run in runs if measures and not any(isinstance(one, Chosen) for one in measures) else ():
         if run.status.state is State.FINISHED:
-            with suppress(Exception):  # it says what is wrong, too
+            with suppress(Exception):  # the study measures again and reports the error
                 measure(run.folder, run.recipe, tasks.load(run.recipe), measures, measures)
     return {run.name: run.status for run in runs}
 
@@ -87,9 +87,9 @@ def what_failed(error: Exception) -> dict[str, Any]:
 
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed must not be taken for an answer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the study's affair; it asks us by SIGTERM
-    sys.argv = json.loads(os.environ.get("HEADWAY_STUDY_COMMAND", '["headway"]'))  # what the run's environment tells
+    os.dup2(2, 1)  # other output must not be mistaken for an answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study handles Ctrl-C and stops us by SIGTERM
+    sys.argv = json.loads(os.environ.get("HEADWAY_STUDY_COMMAND", '["headway"]'))  # recorded in the run's environment
     orders: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def listen() -> None:

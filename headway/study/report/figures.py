@@ -1,4 +1,4 @@
-"""The figures of a report: how the arms learnt, what they make of other lengths, and two factors as a heat map."""
+"""The figures of a report: learning curves, perplexity by segment length, and a heat map of two factors."""
 
 import math
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from headway.study.results.results import Results
 from headway.study.verdicts.wording import plain
 
 LARGE_RATIO = 12
-"""From here on, perplexities are drawn on a logarithmic axis."""
+"""If the largest perplexity is this many times the smallest, the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Figure:
     picture: str
-    """SVG; empty where there is nothing to draw, and the caption says why."""
+    """SVG; empty if there is nothing to draw, and then the caption says why."""
     caption: str
 
 
 def figures(results: Results) -> list[Figure]:
-    if results.study.ladder is not None:  # which has figures of its own
+    if results.study.ladder is not None:  # a ladder has figures of its own
         return []
     return [f for f in (learning_curves(results), by_length(results), two_factors(results)) if f is not None]
 
 
 def shown_arms(results: Results) -> tuple[list[str], str]:
-    """The arms that are drawn, and a remark where that is not all of them."""
+    """The arms that are drawn, and a remark if some are left out."""
     arms = [arm for arm in results.arms if results.of(arm)]
     scores = asked_scores(results)
     if len(arms) <= COLOURS or not scores:
@@ -53,7 +53,7 @@ def _rank(results: Results, arm: str, score: str) -> float:
 
 
 def learning_curves(results: Results) -> Figure | None:
-    """The loss that was looked at while training: the mean of the seeds, and the band they span."""
+    """The loss evaluated during training: the mean over seeds, and the band between their extremes."""
     arms, remark = shown_arms(results)
     lines = {arm: evaluations_of(results, arm) for arm in arms}
     asked = next((parsed(score).split for score in asked_scores(results)), "valid")
@@ -63,7 +63,7 @@ def learning_curves(results: Results) -> Figure | None:
     curves = [curve for arm in arms if (curve := learning_curve(arm, lines[arm], name)) is not None]
     if not any(len(curve.x) > 1 for curve in curves):
         return None
-    caption = f"How the arms learnt: {name} by step; {HOW_THEY_LEARNT}."
+    caption = f"Learning curves of the arms: {name} by step; {HOW_THEY_LEARNT}."
     return Figure(line_chart(curves, "step", f"{name} ({LOSS.unit})", caption), caption + remark)
 
 
@@ -72,7 +72,7 @@ def evaluations_of(results: Results, arm: str) -> list[Evaluations]:
 
 
 def by_length(results: Results) -> Figure | None:
-    """What arms make of other segments than they were trained on: one after the other, and as windows that overlap."""
+    """Perplexity at segment lengths other than the one of training, in separate segments and in sliding windows."""
     asked = [one for one in results.study.measures if isinstance(one, Lengths) and len(one.lengths) > 1]
     arms, remark = shown_arms(results)
     if not asked:
@@ -83,11 +83,11 @@ def by_length(results: Results) -> Figure | None:
     values = [v for curve in curves for v in (*curve.low, *curve.high)]
     steep = max(values) > LARGE_RATIO * min(values)
     caption = (
-        f"Perplexity of {asked[0].split} by the length of the segments it is read in: the mean of the seeds, and the "
-        "band between the lowest and highest."
+        f"Perplexity on {asked[0].split} by segment length: the mean over seeds, and the band between the lowest and "
+        "the highest."
     )
     if any(isinstance(one, Sliding) for one in asked):
-        caption += " Sliding windows leave no token without a past; what segments lose beside them is early tokens."
+        caption += " In sliding windows every token has context, so the gap to segments is the cost of early tokens."
     drawn = line_chart(curves, "tokens per segment", PERPLEXITY.noun, caption, categories=True, logarithmic=steep)
     return Figure(drawn, caption + remark)
 
@@ -104,7 +104,7 @@ def _by_length(results: Results, measure: Lengths, arm: str) -> Curve | None:
 
 
 def two_factors(results: Results) -> Figure | None:
-    """A heat map of the score that is asked about first."""
+    """A heat map of the first score that a question is about."""
     scores = asked_scores(results)
     if len(results.study.factors) != 2 or not scores:
         return None
@@ -117,6 +117,6 @@ def two_factors(results: Results) -> Figure | None:
     if not values:
         return None
     rows, columns = (list(factor.levels()) for factor in results.study.factors.values())
-    caption = f"{scores[0]} by {first} and {second}: the mean of the seeds; the better, the darker."
+    caption = f"{scores[0]} by {first} and {second}: the mean over seeds; darker is better."
     lower = metric_of(scores[0]).lower_is_better
     return Figure(heat_map(rows, columns, values, plain, lower, (first, second), caption), caption)

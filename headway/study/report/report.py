@@ -1,7 +1,7 @@
 """The report of a study: one HTML file that reads like a short paper, and its tables for other papers.
 
-report.html   everything, in one file: no network, no script, readable on screen and on paper
-report.md     the same in words and tables
+report.html   everything in one file: no network, no scripts, readable on screen and in print
+report.md     the same as text and tables
 table.tex     the first table, for LaTeX (booktabs)
 scores.csv    every score of every run, unrounded
 """
@@ -33,16 +33,16 @@ from headway.study.verdicts.effects import is_beyond_units
 from headway.study.verdicts.judgement import ClaimStatus, Judgement, overall
 from headway.study.verdicts.wording import amount, chance, large, listed, percent, sentence, times
 
-STANDS: dict[ClaimStatus, str] = {
-    "holds": "That holds:",
-    "does not hold": "That does not hold:",
-    "not shown": "That is not shown:",
-    "cannot say": "That cannot be judged:",
+STATUS_SENTENCES: dict[ClaimStatus, str] = {
+    "holds": "This holds:",
+    "does not hold": "This does not hold:",
+    "not shown": "This is not shown:",
+    "cannot say": "This cannot be judged:",
 }
 
 
 def write_report(results: Results, verdicts: Sequence[Verdict], judgements: Sequence[Judgement] = ()) -> Path:
-    """Into the study's folder; gives the HTML file."""
+    """Write all files into the study's folder; returns the HTML file."""
     paper = Paper(results, verdicts, judgements)
     page = results.folder / "report.html"
     write_whole(page, rendered("report.html", paper=paper, study=paper.study))
@@ -54,17 +54,17 @@ def write_report(results: Results, verdicts: Sequence[Verdict], judgements: Sequ
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """A question with its answer, as it stands in the report."""
+    """A question with its verdict, as shown in the report."""
 
     verdict: Verdict
     effect: str
     notes: Sequence[str]
-    """Those that no verdict above has said."""
+    """The notes that no verdict above has."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """What one audit has to say of several runs."""
+class AuditLine:
+    """The finding of one audit in several runs."""
 
     finding: Finding
     arms: str
@@ -72,7 +72,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Paper:
-    """What the templates need, said once for all of them."""
+    """The data of all templates."""
 
     results: Results
     verdicts: Sequence[Verdict]
@@ -87,22 +87,22 @@ class Paper:
         return self.results.folder.name
 
     def say(self, text: str) -> str:
-        """As a sentence: with a full stop, and a capital letter unless it begins with the name of an arm."""
+        """Add a full stop, and a capital letter unless the text begins with the name of an arm."""
         return sentence(text, self.results.arms)
 
     @property
     def status(self) -> ClaimStatus | None:
-        """How what the report concluded stands; None: there is no report."""
+        """Whether the report's conclusion holds; None if the study is no case."""
         return overall(self.judgements) if self.judgements else None
 
     @property
     def short(self) -> str:
-        """The answer, in a sentence."""
+        """The answer in one sentence."""
         if self.judgements:
             return weakest_of(self.judgements, self.say)
         if self.verdicts:
             return self.say(self.verdicts[0].sentence)
-        return "Nothing was asked; this is what was measured."
+        return "This study asks no questions. Its measurements are below."
 
     @cached_property
     def scores(self) -> tables.Table:
@@ -129,14 +129,14 @@ class Paper:
         return [AnsweredQuestion(verdict, _effect(verdict), notes) for verdict, notes in notes_once(self.verdicts)]
 
     @cached_property
-    def audits(self) -> list[Said]:
-        """What failed, then what is doubtful: a line for each audit, with the arms it is about."""
+    def audits(self) -> list[AuditLine]:
+        """Failed audits, then doubtful ones: one line per audit, with the arms concerned."""
         found: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
         for run in self.results.runs:
             for finding in run.audit.findings if run.audit else ():
                 if finding.verdict != "pass":
                     found.setdefault((finding.verdict, finding.audit), []).append((run.arm, finding))
-        return [Said(told[0][1], self._arms([arm for arm, _ in told])) for _, told in sorted(found.items())]
+        return [AuditLine(told[0][1], self._arms([arm for arm, _ in told])) for _, told in sorted(found.items())]
 
     def _arms(self, arms: Sequence[str]) -> str:
         counts = {arm: (arms.count(arm), len(self.results.of(arm))) for arm in dict.fromkeys(arms)}
@@ -161,12 +161,12 @@ class Paper:
 
     @cached_property
     def laws(self) -> list[LawInReport]:
-        """Of a ladder."""
+        """The fitted scaling laws, if the study is a ladder."""
         return laws_in_report(self.results)
 
     @cached_property
     def maps(self) -> list[Figure]:
-        """The attention of the first seed of an arm on the sentences that the study names."""
+        """Attention maps of the first seed of an arm, for the sentences that the study names."""
         found = []
         for look in self.study.look:
             arm = look.arm or self.study.arms[0].name
@@ -177,7 +177,7 @@ class Paper:
             try:
                 picture = look_at(Run(runs[0].folder, recipe), look.text).draw(look.layer)
             except UserError as error:
-                found.append(Figure("", f"No maps of {arm} on “{look.text}”: {error}"))
+                found.append(Figure("", f"No attention maps of {arm} on “{look.text}”: {error}"))
                 continue
             caption = f"Attention of {runs[0].folder.name} on “{look.text}”. {picture.subtitle}"
             found.append(Figure(svg(arrange(picture), caption), caption))
@@ -185,7 +185,7 @@ class Paper:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """Of the first run that was made here, if any was."""
+        """The environment of the first run made here; of the first run at all if none was."""
         return min(self.results.runs, key=lambda run: run.taken_from is not None).environment
 
     @property
@@ -196,30 +196,30 @@ class Paper:
 
     @property
     def costs(self) -> list[str]:
-        """What everything took together."""
+        """The total cost of all runs."""
         runs = self.results.runs
         seconds, flops = sum(run.seconds for run in runs), sum(run.flops or 0 for run in runs)
-        found = [f"{len(runs)} runs, {sum(run.steps for run in runs):,} steps of training"]
+        found = [f"{len(runs)} runs, {sum(run.steps for run in runs):,} training steps"]
         if flops:
-            found.append(f"{large(flops)} floating-point operations of training, counted")
-        together = " (of populations trained together, each run counts the whole)" if _together(runs) else ""
-        found.append(f"{duration(seconds)} of training, summed over the runs{together}")
+            found.append(f"{large(flops)} training FLOPs (counted, not measured)")
+        together = " (a run trained in a population counts the whole population)" if _together(runs) else ""
+        found.append(f"{duration(seconds)} of training time, summed over the runs{together}")
         taken = Counter((run.taken_from, run.environment.get("device")) for run in runs if run.taken_from)
         return [*found, *(self._made_elsewhere(*origin, count) for origin, count in taken.items())]
 
     def _made_elsewhere(self, study: str, device: str | None, count: int) -> str:
-        on = "" if device == self.environment.get("device") else f", on {device or 'a device nobody noted'}"
-        return f"{count} of these runs {'were' if count > 1 else 'was'} made by {study}{on}"
+        on = "" if device == self.environment.get("device") else f", on {device or 'an unknown device'}"
+        return f"{count} of these runs {'were' if count > 1 else 'was'} reused from {study}{on}"
 
 
 def weakest_of(judgements: Sequence[Judgement], say: Callable[[str], str]) -> str:
-    """The claim that a conclusion fails by, or the first of those it stands on."""
+    """The claim that decides whether the conclusion holds: the first with the worst status."""
     weakest = next(one for one in judgements if one.status == overall(judgements))
-    return f"“{say(weakest.claim.says)}” {STANDS[weakest.status]} {say(weakest.why)}"
+    return f"“{say(weakest.claim.says)}” {STATUS_SENTENCES[weakest.status]} {say(weakest.why)}"
 
 
 def rendered(template: str, **given: Any) -> str:
-    """A template, filled with what it is given by name."""
+    """Render a template with these variables."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     is_html = template.endswith(".html")
@@ -243,7 +243,7 @@ def rendered(template: str, **given: Any) -> str:
 
 
 def _effect(verdict: Verdict) -> str:
-    """The numbers of a verdict, for those who want them."""
+    """The numbers of a verdict on one line."""
     if verdict.effect is None or verdict.interval is None:
         return ""
     if verdict.factor is not None and verdict.factor_interval is not None and is_beyond_units(vars(verdict)):

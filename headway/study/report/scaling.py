@@ -1,4 +1,4 @@
-"""What the report of a ladder says of its law: tables and pictures, for each family."""
+"""The scaling laws in the report of a ladder: tables and figures for each family."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from headway.study.results.results import Results
 _LAW = {"E": "E", "A": "A", "B": "B", "alpha": "α", "beta": "β"}
 _POWERS = {
     "parameters": "parameters of the best model",
-    "tokens": "its tokens",
+    "tokens": "its training tokens",
     "loss": "its loss above E",
     "parameters_by_curves": "parameters, by parabolas",
     "tokens_by_curves": "tokens, by parabolas",
@@ -25,14 +25,14 @@ _POWERS = {
 @dataclass(frozen=True)
 class LawInReport:
     family: str
-    """Empty where there is one."""
+    """Empty if the ladder has no families."""
     tables: Sequence[Table]
     figures: Sequence[ScalingFigure]
     notes: Sequence[str]
 
 
 def laws_in_report(results: Results) -> list[LawInReport]:
-    """Of every family of a ladder; none where the study is no ladder."""
+    """The law of every family of a ladder; empty if the study is no ladder."""
     if results.study.ladder is None or not results.runs:
         return []
     try:
@@ -50,17 +50,17 @@ def _sentences(notes: Sequence[str]) -> list[str]:
 
 
 def law_tables(found: ScalingAnalysis) -> list[Table]:
-    spread = f"A point spreads around it by {100 * found.fit.spread:.2g} %."
-    cost = f"A token of training costs {found.fit.cost.factor:.3g}·N^{found.fit.cost.power:.3g} FLOPs, fitted."
+    spread = f"The points scatter around it by {100 * found.fit.spread:.2g} %."
+    cost = f"One training token costs {found.fit.cost.factor:.3g}·N^{found.fit.cost.power:.3g} FLOPs (fitted)."
     law = Table(
-        f"L = E + A/N^α + B/D^β, fitted to {len(found.table.points)} points by a Huber loss on log L",
+        f"L = E + A/N^α + B/D^β, fitted to {len(found.table.points)} points with a Huber loss on log L",
         ["", "estimate", "95 % interval"],
         [TableRow(_LAW[key], _told(one)) for key, one in found.law.items()],
-        [f"{spread} {cost} Intervals by {len(found.fit.resamples):,} resamples."],
+        [f"{spread} {cost} Intervals from {len(found.fit.resamples):,} bootstrap resamples."],
     )
     powers = Table(
-        "How the best model grows with FLOPs: powers of C",
-        ["", "power", "95 % interval"],
+        "How the compute-optimal model grows with FLOPs C: exponents of C",
+        ["", "exponent", "95 % interval"],
         [TableRow(_POWERS[key], _told(one)) for key, one in found.exponents.items()],
     )
     tables = [law, powers]
@@ -69,16 +69,16 @@ def law_tables(found: ScalingAnalysis) -> list[Table]:
             TableRow(f"{one.flops:.3g}", [f"{100 * one.error:.2f} %", f"{round(100 * one.bias, 2) + 0.0:+.2f} %"])
             for one in found.left_out
         ]
-        caption = "Each budget as the law of all others tells it"
-        notes = ["The last is a test of extrapolation."]
-        tables.append(Table(caption, ["FLOPs", "error of the loss", "on average"], rows, notes))
+        caption = "Each budget as predicted by the law fitted to all other budgets"
+        notes = ["The last one is a test of extrapolation."]
+        tables.append(Table(caption, ["FLOPs", "error of the loss", "bias"], rows, notes))
     if len(found.conventions) > 1:
         rows = []
         for one in found.conventions:
             several = (one.alpha, one.beta, one.parameters_exponent, one.curves_exponent)
             rows.append(TableRow(one.name, [" ".join(_told(part)) if part else "–" for part in several]))
-        columns = ["parameters counted as", "α", "β", "power of N, by the law", "by parabolas"]
-        tables.append(Table("What the way to count parameters does to exponents", columns, rows))
+        columns = ["parameters counted as", "α", "β", "exponent of N, by the law", "by parabolas"]
+        tables.append(Table("The exponents under different ways of counting parameters", columns, rows))
     return tables
 
 
@@ -87,7 +87,7 @@ def _told(one: WithInterval) -> list[str]:
 
 
 def traces_of(results: Results, family: str) -> Traces | None:
-    """Of each width, the evaluations of its longest training: FLOPs spent and the mean loss of its seeds."""
+    """For each width, the evaluations of its longest training: FLOPs spent and mean loss over seeds."""
     longest: dict[int, str] = {}
     for arm in results.study.arms:  # budgets come in order
         if arm.levels.get("family", "") == family and results.of(arm.name):

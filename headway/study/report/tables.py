@@ -1,4 +1,4 @@
-"""The tables of a report: what stands in them, and how they are written as Markdown, CSV and LaTeX."""
+"""The tables of a report: their contents, and how they are written as Markdown, CSV and LaTeX."""
 
 import csv
 import io
@@ -18,13 +18,13 @@ from headway.study.results.evidence import column
 from headway.study.results.results import Results
 from headway.study.verdicts.wording import amount, large, plain
 
-MOST_SCORES = 3
-"""In the first table; the others have one of their own."""
+MAX_SCORES = 3
+"""How many scores fit in the first table; the others go into a second one."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of an arm's seeds, and where other seeds would put it."""
+    """The mean over an arm's seeds, and its confidence interval."""
 
     mean: float
     interval: tuple[float, float] | None
@@ -39,22 +39,22 @@ class TableRow:
     name: str
     cells: Sequence[str]
     remark: str = ""
-    """What stands against believing it: an audit that failed."""
+    """Why not to trust it: an audit that failed."""
     beside: bool = False
-    """Not one of the arms, but what they are set beside."""
+    """Whether it is a baseline rather than an arm."""
 
 
 @dataclass(frozen=True)
 class Table:
     caption: str
     columns: Sequence[str]
-    """The first is of the rows' names."""
+    """The first one holds the names of the rows."""
     rows: Sequence[TableRow]
     notes: Sequence[str] = ()
 
 
 def estimate(results: Results, arm: str, score: str) -> Estimate | None:
-    """Of one arm's runs that count, averaged where effects add up."""
+    """The mean over one arm's valid runs, averaged on the scale where effects are additive."""
     scale = metric_of(score)
     values = column(results.table(score).get(arm, {}), results.arms[arm], scale).values
     if not values:
@@ -65,14 +65,14 @@ def estimate(results: Results, arm: str, score: str) -> Estimate | None:
 
 
 def _mean(values: Mapping[int, float]) -> tuple[float, tuple[float, float] | None]:
-    """Over seeds, with its interval, where they differ."""
+    """The mean over seeds, with its interval if they differ."""
     found = contrast([values], [1.0])
     ends = None if found is None or not found.has_spread else found.interval()
     return statistics.mean(values.values()), ends
 
 
 def asked_scores(results: Results) -> list[str]:
-    """What is asked about first, then what a report gave; else everything that every run has."""
+    """The scores of the questions, then those reported; if there are neither, the headline score of every split."""
     study = results.study
     asked = [score for question in study.asked for score in question.scores]
     reported = [score for figures in (study.reported.figures.values() if study.reported else ()) for score in figures]
@@ -81,15 +81,15 @@ def asked_scores(results: Results) -> list[str]:
 
 
 def _main(results: Results) -> list[str]:
-    """The headline of every split: the arms of a study are of one kind."""
+    """The headline score of every split; all arms of a study have the same kind of task."""
     recipe = next(iter(results.study.recipes.values()))
     headline = tasks.of(recipe).headline_of(recipe)
     return [name for name in results.score_names if parsed(name)[1:] == (headline.name, "")]
 
 
 def scores_table(results: Results) -> Table:
-    """An arm a row: its scores, its seeds, what it cost, and which audits it failed."""
-    scores = asked_scores(results)[:MOST_SCORES]
+    """One row per arm: its scores, seeds, costs and failed audits."""
+    scores = asked_scores(results)[:MAX_SCORES]
     rows = []
     for arm, about in results.arms.items():
         runs = results.of(arm)
@@ -103,15 +103,15 @@ def scores_table(results: Results) -> Table:
     notes = [f"{score}: {results.label(score)}." for score in scores]
     ratios = [score for score in scores if metric_of(score).is_ratio]
     how = f"Student's t; means of {' and '.join(ratios)} are geometric" if ratios else "Student's t"
-    caption = f"Every arm: the mean of its seeds and its 95 % interval ({how})"
-    caption += ", and what one run costs" + ("; below, what cheap methods get" if rows[-1].beside else "")
+    caption = f"Each arm: mean over seeds with 95 % confidence interval ({how})"
+    caption += ", and the cost of one run" + ("; baselines below" if rows[-1].beside else "")
     return Table(caption, ["arm", *scores, "seeds", "parameters", "FLOPs", "seconds"], rows, notes)
 
 
 def more_scores_table(results: Results) -> Table | None:
-    """The scores that the first table has no room for."""
-    scores = asked_scores(results)[MOST_SCORES:]
-    told = [one for one in results.study.measures if not isinstance(one, Sliding)]  # those have a table of their own
+    """The scores that do not fit in the first table."""
+    scores = asked_scores(results)[MAX_SCORES:]
+    told = [one for one in results.study.measures if not isinstance(one, Sliding)]  # they have their own table
     measured = [name for measure in told for name in measure.told if name in results.score_names]
     scores = list(dict.fromkeys([*scores, *(s for s in measured if s not in asked_scores(results))]))
     if not scores:
@@ -122,7 +122,7 @@ def more_scores_table(results: Results) -> Table | None:
 
 
 def early_tokens_table(results: Results) -> Table | None:
-    """Segments beside windows of the same length, which leave no token without a past."""
+    """Segments compared with sliding windows of the same length, in which every token has context."""
     kinds = ([m for m in results.study.measures if isinstance(m, kind)] for kind in (Segments, Sliding))
     apart, sliding = ({n: s for m in some for n, s in zip(m.lengths, m.splits, strict=True)} for some in kinds)
     names = {n: [f"{split}.{LOSS.name}" for split in (apart[n], sliding[n])] for n in sorted(apart.keys() & sliding)}
@@ -139,13 +139,14 @@ def early_tokens_table(results: Results) -> Table | None:
     if not rows:
         return None
     caption = (
-        "Segments beside sliding windows of the same length: what segments lose, in nats per token, is early tokens"
+        "Perplexity in segments and in sliding windows of the same length; the difference of the losses, in nats per "
+        "token, is the cost of early tokens"
     )
     return Table(caption, ["arm", "tokens", "segments", "sliding", "early tokens"], rows)
 
 
 def ensembles_table(results: Results) -> Table | None:
-    """The seeds of every arm as one beside the mean run, where somebody asked for it."""
+    """The seeds of every arm as an ensemble, compared with the mean run, if the study asks for it."""
     rows = []
     for one in kept(results):
         for k, (score, found) in enumerate(one["gains"].items()):
@@ -159,16 +160,16 @@ def ensembles_table(results: Results) -> Table | None:
             ]
     if not rows:
         return None
-    caption = "The seeds of every arm as one model, the mean of their probabilities, beside the mean run"
+    caption = "The seeds of each arm as an ensemble (the mean of their probabilities), compared with the mean run"
     notes = [
-        "Gained: above 0 is better, whichever way the score runs; with a 95 % interval over pieces of the split: for "
-        "other text of its kind, and these runs."
+        "Gain: above 0 is better for every score. The 95 % interval is over pieces of the split: it covers other text "
+        "of the same kind, but not other training runs."
     ]
-    return Table(caption, ["arm", "score", "mean run", "as one", "gained", "seeds"], rows, notes)
+    return Table(caption, ["arm", "score", "mean run", "ensemble", "gain", "seeds"], rows, notes)
 
 
 def _gained(score: str, found: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Of a loss, in perplexity as well."""
+    """The table rows of one gain; for a loss also in perplexity."""
     ends, value, split = found["interval"], found["gain"], parsed(score).split
     between = "" if ends is None else f" [{ends[0]:.4f}, {ends[1]:.4f}]"
     yield [score, plain(found["mean"]), plain(found["ensemble"]), f"{value:.4f}{between}"]
@@ -178,7 +179,7 @@ def _gained(score: str, found: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def reported_table(results: Results) -> Table | None:
-    """What the report says beside what was measured, for every figure it gives."""
+    """Every reported figure next to the measured one."""
     reported = results.study.reported
     if reported is None or not reported.figures:
         return None
@@ -188,7 +189,7 @@ def reported_table(results: Results) -> Table | None:
             found = estimate(results, arm, score) if score in results.score_names else None
             cells = [score, reported_figure(value), str(found) if found else "not measured"]
             rows.append(TableRow("" if k else arm, cells, "" if k else remark(results, arm)))
-    return Table("What was reported, and what was measured here", ["arm", "score", "reported", "measured"], rows)
+    return Table("Reported figures, and what was measured here", ["arm", "score", "reported", "measured"], rows)
 
 
 def reported_figure(value: float) -> str:
@@ -196,7 +197,7 @@ def reported_figure(value: float) -> str:
 
 
 def remark(results: Results, arm: str) -> str:
-    """The failures of an arm, in short: 'sees the future'."""
+    """The failures of an arm in short form: 'sees the future'."""
     return ", ".join(dict.fromkeys(finding.remark for run in results.of(arm) for finding in run.failures))
 
 
@@ -217,20 +218,20 @@ def _cheap(results: Results, scores: Sequence[str], rest: Sequence[str]) -> list
 
 
 MEANT_IN_MARKDOWN = re.compile(r"[\\`*<|$]|\b_|_\b|\](?=\()")
-"""Within words an underscore means nothing, and so do brackets without an address."""
+"""Characters to escape. An underscore within a word is plain text, and so are brackets without an address."""
 
 
 class Marked(str):
-    """Text in which signs of Markdown are meant as such."""
+    """Text that already is Markdown."""
 
 
 def plain_in_markdown(text: object) -> str:
-    """What people have named, as it stands: a name may hold signs that mean something in Markdown or HTML."""
+    """Escape text such as names, which may contain characters with a meaning in Markdown or HTML."""
     return text if isinstance(text, Marked) else MEANT_IN_MARKDOWN.sub(r"\\\g<0>", str(text))
 
 
 def literal(table: Table) -> Table:
-    """A table of what people have named, for Markdown."""
+    """A table with all its text escaped for Markdown."""
     say = plain_in_markdown
     rows = [replace(r, name=say(r.name), cells=list(map(say, r.cells)), remark=say(r.remark)) for r in table.rows]
     return Table(say(table.caption), list(map(say, table.columns)), rows, list(map(say, table.notes)))
@@ -247,7 +248,7 @@ def _named(row: TableRow) -> str:
 
 
 def as_csv(results: Results) -> str:
-    """A line for every run and score: what others compute with, unrounded."""
+    """One line per run and score, unrounded."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["arm", "seed", "score", "value", "steps", "parameters", "flops", "seconds", "failed audits"])
@@ -261,7 +262,7 @@ def as_csv(results: Results) -> str:
 
 
 def latex(table: Table, label: str) -> str:
-    """For booktabs."""
+    """The table in LaTeX with booktabs."""
     wide = "l" + "r" * (len(table.columns) - 1)
     lines = ["\\begin{table}", "\\centering", f"\\begin{{tabular}}{{{wide}}}", "\\toprule", _latex_row(table.columns)]
     lines.append("\\midrule")
@@ -269,7 +270,7 @@ def latex(table: Table, label: str) -> str:
         if row.beside and before is not None and not before.beside:
             lines.append("\\midrule")
         lines.append(_latex_row([row.name + (f" ({row.remark})" if row.remark else ""), *row.cells]))
-    label = re.sub("[^A-Za-z0-9.-]+", "-", label)  # which takes no signs of LaTeX, not even escaped
+    label = re.sub("[^A-Za-z0-9.-]+", "-", label)  # special characters are not allowed in a label, not even escaped
     caption = _latex_text(" ".join([f"{table.caption}.", *table.notes]))
     lines += [
         "\\bottomrule",

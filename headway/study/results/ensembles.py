@@ -1,6 +1,6 @@
-"""The arms of a study as ensembles: the seeds of each as one, and what that gains over the mean run.
+"""The arms of a study as ensembles over their seeds, and their gain over the mean run.
 
-What was found is kept in the study's folder as ensembles.json, so that its report has it too.
+The results are stored in the study's folder as ensembles.json for the report.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class ArmAsOne:
     seeds: tuple[int, ...]
     ensemble: Ensemble
     failed: tuple[str, ...]
-    """Audits that one of the runs fails, or several."""
+    """Audits that at least one of the runs fails."""
 
     def as_json(self) -> dict[str, Any]:
         found = self.ensemble.as_json()
@@ -35,37 +35,37 @@ class ArmAsOne:
 
 
 def arms_as_one(folder: Path, splits: Sequence[str] | None = None) -> tuple[list[ArmAsOne], dict[str, str]]:
-    """Every arm of which two runs have come to their end; and why others are none, by arm."""
+    """Score an ensemble for every arm with at least two finished runs; also returns why other arms have none."""
     results = read_results(folder)
     found, none = [], {}
     for arm in results.arms:
         ended = _ended(results, arm)
         if len(ended) < 2:
-            none[arm] = f"{len(ended)} of its runs have come to their end; an ensemble is of two or more"
+            none[arm] = f"{len(ended)} of its runs have finished; an ensemble needs at least two"
             continue
         runs = [Run(run.folder, results.study.recipes[arm].model_copy(update={"seed": run.seed})) for run in ended]
         failed = tuple(dict.fromkeys(finding.audit for run in ended for finding in run.failures))
         found.append(ArmAsOne(arm, tuple(run.seed for run in ended), score_together(runs, splits), failed))
     if not found:
-        raise UserError(f"no arm of {folder.name} has two runs that came to their end")
+        raise UserError(f"no arm of {folder.name} has two finished runs")
     with rewriting(folder) as new:
         new[FILE] = as_json({"arms": [one.as_json() for one in found]})
     return found, none
 
 
-def could_be_one(results: Results) -> list[str]:
-    """The arms that have two runs, or more."""
+def arms_with_ensemble(results: Results) -> list[str]:
+    """The arms with at least two finished runs."""
     return [arm for arm in results.arms if len(_ended(results, arm)) > 1]
 
 
 def kept(results: Results) -> list[dict[str, Any]]:
-    """What was found the last time, as JSON; of arms to which runs were added since, nothing."""
+    """The stored ensembles as JSON, without arms to which runs were added since."""
     path = results.folder / FILE
     try:
         arms = read_json(path)["arms"] if path.exists() else []
         return [one for one in arms if one["seeds"] == [run.seed for run in _ended(results, one["arm"])]]
     except (KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} cannot be read: remove it; headway study ensembles makes it anew") from None
+        raise UserError(f"{path} cannot be read: remove it; headway study ensembles creates it again") from None
 
 
 def _ended(results: Results, arm: str) -> list[Result]:

@@ -1,4 +1,4 @@
-"""What verdicts rest on: the scores of every arm at every seed, and the circumstances they came about in."""
+"""The evidence for verdicts: the scores of every arm at every seed, and what else is known about each arm."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,48 +14,48 @@ from headway.scoring.metrics import Metric, metric_of
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What should be known of an arm beside its scores."""
+    """What is known about an arm besides its scores."""
 
     levels: Mapping[str, str] = field(default_factory=dict)
-    """The level of every factor, where the study has factors."""
+    """The level of every factor, if the study has factors."""
     parameters: float | None = None
     flops: float | None = None
-    """Of one run's training."""
+    """Training FLOPs of one run."""
     seconds: float | None = None
-    """Of one run's training."""
+    """Training time of one run."""
     failed_audits: Mapping[str, str] = field(default_factory=dict)
-    """The audits that failed, and what they said."""
+    """The audits that failed, with their sentences."""
     lost: Mapping[int, Status] = field(default_factory=dict)
-    """Seeds without a number that counts, and how their runs stand: diverged, not begun …"""
+    """Seeds without a valid score, with the status of their runs: diverged, not begun …"""
     optimizer: tuple[str, float] | None = None
-    """Its kind, and its learning rate."""
+    """The kind of optimizer and its learning rate."""
 
 
 @dataclass(frozen=True)
 class EarlierLook:
-    """Verdicts that somebody saw before this study got other seeds than they had."""
+    """Verdicts that were read before the seeds of this study changed."""
 
     study: str
     when: str
     seeds: tuple[int, ...]
-    """That were planned then."""
+    """The seeds planned at that time."""
     outcomes: Mapping[str, str]
-    """Question → what was concluded; those that could not be answered left out."""
+    """Question → outcome, without questions that could not be answered."""
 
 
 class StudyEvidence(Protocol):
-    """What a verdict asks of a study's results."""
+    """What verdicts need from a study's results."""
 
     @property
     def arms(self) -> Mapping[str, Circumstances]: ...
     @property
     def test_scored(self) -> int:
-        """How often the test split was looked at."""
+        """How often the test split was scored."""
         ...
 
     @property
     def looks(self) -> Literal["one", "any"]:
-        """Whether the seeds were all planned, or may be added to after every look."""
+        """Whether all seeds were planned, or seeds may be added after every look."""
         ...
 
     @property
@@ -66,17 +66,17 @@ class StudyEvidence(Protocol):
         ...
 
     def cheap(self, score: str) -> Mapping[str, float]:
-        """What cheap methods get for this score, by the method's name."""
+        """The values of the simple baselines for this score, by method name."""
         ...
 
     def laws(self, score: str) -> Mapping[str, ScalingAnalysis]:
-        """Of a ladder: what follows from the points of each family."""
+        """The scaling analysis of each family of a ladder."""
         ...
 
 
 def best_arms(evidence: StudyEvidence, score: str, factor: str | None = None) -> dict[str, str]:
-    """The arm with the best mean of a score over its seeds: of each level of a factor; or of all, under an empty name.
-    An arm that diverged at a seed is none, nor is one without a number."""
+    """The arm with the best mean score over its seeds: per level of a factor, or among all arms under an empty name.
+    Arms that diverged at any seed or have no score are excluded."""
     metric, table = metric_of(score), evidence.table(score)
     found: dict[str, tuple[float, str]] = {}
     for arm, about in evidence.arms.items():
@@ -90,13 +90,13 @@ def best_arms(evidence: StudyEvidence, score: str, factor: str | None = None) ->
 
 
 Correct = Callable[[str, str], Mapping[int, np.ndarray]]
-"""Of an arm in a score of single rows: for each seed, which rows were right `[N]`; or, where a score is made of sums,
-what each adds to them `[N, k]`. In the same order for all."""
+"""From an arm and a score to per-row results by seed: which rows were right `[N]`, or for a score computed from sums,
+what each row adds to them `[N, k]`. The rows are in the same order for all."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Evidence from plain numbers, for those who have them from elsewhere."""
+    """Evidence given as plain numbers, from any source."""
 
     scores: Mapping[str, Mapping[str, Mapping[int, float]]]
     """Score → arm → seed → value."""
@@ -108,7 +108,7 @@ class Measured:
     looks: Literal["one", "any"] = "one"
     earlier_looks: Sequence[EarlierLook] = ()
     scaling: Mapping[str, ScalingAnalysis] = field(default_factory=dict)
-    """By family, where the numbers are those of a ladder."""
+    """Scaling analyses by family, if the numbers are from a ladder."""
 
     def table(self, score: str) -> Mapping[str, Mapping[int, float]]:
         return self.scores.get(score, {})
@@ -122,23 +122,23 @@ class Measured:
 
 @dataclass(frozen=True)
 class Column:
-    """One arm's values of one score, sorted out."""
+    """One arm's values of one score, split into valid, diverged and missing seeds."""
 
     values: dict[int, float]
-    """By seed, on the scale where effects add up; all finite."""
+    """By seed, on the scale where effects are additive; all finite."""
     diverged: dict[int, Status]
-    """Seeds at which the arm was trained and failed, and how."""
+    """Seeds at which training diverged."""
     missing: dict[int, Status]
-    """Seeds at which there is nothing, and why."""
+    """Seeds without a result, with the reason."""
 
     @property
     def seeds(self) -> int:
-        """How many were meant to be."""
+        """How many seeds were planned."""
         return len(self.values) + len(self.diverged) + len(self.missing)
 
 
 def column(values: Mapping[int, float], about: Circumstances, metric: Metric) -> Column:
-    """Numbers of runs that diverged do not count, even where their last weights could be scored."""
+    """Sort one arm's values by seed. Runs that diverged do not count, even if their last weights could be scored."""
     lost = dict(about.lost)
     for seed, value in values.items():
         if seed not in lost and not math.isfinite(metric.natural(value)):

@@ -1,7 +1,7 @@
-"""The runs of a ladder as points of a scaling law: a row for each that has ended, with its cost and its loss.
+"""The runs of a ladder as points of a scaling law: one row per finished run, with its cost and loss.
 
-points.csv in the study's folder has them all, with parameters by four conventions; `headway scaling fit` reads it, and
-so can anybody else.
+points.csv in the study's folder has all of them, with the parameters counted in four ways. `headway scaling fit` reads
+it.
 """
 
 import csv
@@ -46,7 +46,7 @@ COLUMNS = [
 
 
 def points_of(results: Results, score: str = SCORE) -> list[dict[str, Any]]:
-    """A row for every run that has ended; the loss of one that diverged is NaN."""
+    """One row per run that has ended; the loss of a diverged run is NaN."""
     ended = {run.folder.name: run for run in results.runs}
     found = []
     for arm in results.study.arms:
@@ -68,7 +68,7 @@ def _row(
         steps, counts = int(facts["step"]), facts["counts"]
         tokens, flops = steps * int(facts["tokens_per_step"]), steps * int(facts["flops_per_step"])
     except KeyError:
-        raise UserError(f"{folder} was made before costs were noted: train it again") from None
+        raise UserError(f"{folder} was made by a version that did not record costs: train it again") from None
     kept = read_json(folder / "scores.json").get(told.name, {}) if told is not None else {}
     return {
         "arm": arm,
@@ -87,7 +87,8 @@ def _row(
 
 
 def standard_error(pieces: Sequence[Sequence[float]] | None) -> float:
-    """Of a mean over tokens, from (nats, tokens) of pieces of the text: neighbours in a text are alike, pieces less."""
+    """The standard error of a mean over tokens, from (nats, tokens) of pieces of the text. Neighbouring tokens are
+    correlated, pieces are much less so."""
     if not pieces:
         return math.nan
     nats, tokens = np.array(pieces, dtype=np.float64).T
@@ -106,7 +107,7 @@ def write_points(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def tables_of(results: Results, choice: Choice | None = None, score: str = SCORE) -> dict[str, PointTable]:
-    """The points of each family, by its name; of a ladder without families, under an empty one."""
+    """The points of each family by name; without families, under an empty name."""
     rows = _rows_of(results, score)
     return {
         family: table(COLUMNS, own, family or results.folder.name, choice or Choice()) for family, own in rows.items()
@@ -114,7 +115,7 @@ def tables_of(results: Results, choice: Choice | None = None, score: str = SCORE
 
 
 def laws_of(results: Results, score: str = SCORE) -> dict[str, ScalingAnalysis]:
-    """What follows from each family's points. Verdicts and the report ask for the same: it is fitted once."""
+    """The scaling analysis of each family. It is cached, because verdicts and report need the same fits."""
     rows = _rows_of(results, score)
     return {family: _fitted(own, family or results.folder.name) for family, own in rows.items()}
 
@@ -126,10 +127,10 @@ def _fitted(rows: tuple[tuple[str, ...], ...], source: str) -> ScalingAnalysis:
 
 def _rows_of(results: Results, score: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     if results.study.ladder is None:
-        raise UserError(f"{results.folder} is no ladder: its study has arms or factors, and no budgets to fit a law to")
+        raise UserError(f"{results.folder} is no ladder: a scaling law needs a study with ladder:, not arms or factors")
     rows = points_of(results, score)
     if not rows:
-        raise UserError(f"no run of {results.folder} has ended yet: headway scaling run trains them")
+        raise UserError(f"no run of {results.folder} has finished yet: headway scaling run trains them")
     families = dict.fromkeys(row["family"] for row in rows)
     return {
         family: tuple(tuple(_written(row[name]) for name in COLUMNS) for row in rows if row["family"] == family)

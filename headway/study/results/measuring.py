@@ -1,6 +1,6 @@
-"""Measure what a study asks for beside the scores of its recipes (`design/measures.py`), once a run has ended.
+"""Take the further measurements of a study (`design/measures.py`) once a run has ended.
 
-What was found is kept in the run's folder as measures.json, with what was asked for, so that it is measured once.
+The results are stored in the run's folder as measures.json, together with the request, so each is measured only once.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from headway.experiment.train import load_model
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.score import Score
-from headway.study.design.measures import FEWEST_SENTENCES, GivenTargets, Measure, Sentences
+from headway.study.design.measures import MIN_SENTENCES, GivenTargets, Measure, Sentences
 from headway.tasks.abilities import ReadsSegments, Translates
 from headway.tasks.task import Task
 
@@ -29,7 +29,7 @@ FILE = "measures.json"
 
 
 def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure], meant: Sequence[Measure]) -> None:
-    """Measure one finished run, unless that was done before: of all that a study measures, what is meant for it."""
+    """Measure one finished run unless that is already done. `meant` are those of the study's measures for this run."""
     asked, known = _asked(measures), kept(folder)
     if known.get("measures") == asked and known.get("meant", asked) == _asked(meant):
         return
@@ -45,7 +45,7 @@ def measure(folder: Path, recipe: Recipe, task: Task, measures: Sequence[Measure
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    """What measures.json holds; empty where there is none, or none that can be read: it is measured again."""
+    """The content of measures.json; empty if it is missing or unreadable, and then it is measured again."""
     try:
         found = read_sealed_json(folder / FILE, needed=False)
         return found if isinstance(found, dict) else {}
@@ -54,8 +54,8 @@ def kept(folder: Path) -> dict[str, Any]:
 
 
 def measured_scores(folder: Path, measures: Sequence[Measure]) -> dict[str, Score]:
-    """What these measures gave. What others gave, of this study before it was changed or of one whose run this was,
-    nobody asks for."""
+    """The stored scores of exactly these measures. Results of other measures (from before the study was changed, or
+    from the study this run is reused from) are ignored."""
     found = kept(folder)
     scores = found.get("scores", {}) if found.get("measures") == _asked(measures) else {}
     try:
@@ -65,7 +65,7 @@ def measured_scores(folder: Path, measures: Sequence[Measure]) -> dict[str, Scor
 
 
 def measures_from(asked: Sequence[dict[str, Any]]) -> list[Measure]:
-    """From how they are written in measures.json, and told to other processes."""
+    """Parse measures from their JSON form, as in measures.json and in orders to worker processes."""
     return TypeAdapter(list[Measure]).validate_python(asked)
 
 
@@ -79,13 +79,13 @@ def _asked(measures: Sequence[Measure]) -> list[dict[str, Any]]:
 def sentence_scores(measure: Sentences, model: Any, task: ReadsSegments) -> Iterator[Score]:
     plain, order = sentences_in(task, measure), random.generator(0, "scrambled sentences")
     scrambled = [s[torch.randperm(len(s), generator=order)] for s in plain]
-    together = FEWEST_SENTENCES
+    together = MIN_SENTENCES
     joined = [torch.cat(plain[k : k + together]) for k in range(0, len(plain) - together + 1, together)]
-    what = ("as they are", "their tokens in random order", "eight joined together")
+    what = ("as they are", "tokens in random order", "eight joined together")
     for name, texts, how in zip(measure.splits, (plain, scrambled, joined), what, strict=True):
         nats = _nats(model, task, texts)
         mean = math.fsum(nats) / len(nats)
-        label = f"{len(texts)} sentences of {measure.split}, {how}, each read alone · {len(nats):,} tokens"
+        label = f"{len(texts)} sentences of {measure.split}, {how}, read independently · {len(nats):,} tokens"
         kind = task.running(measure.split)[1].kind
         yield Score(f"{name}.loss", mean, f"nats per token ({kind}) · {label}")
         value = math.exp(mean) if mean < 700 else math.inf
@@ -93,7 +93,7 @@ def sentence_scores(measure: Sentences, model: Any, task: ReadsSegments) -> Iter
 
 
 def sentences_in(task: Any, measure: Sentences) -> list[torch.Tensor]:
-    """What stands between one full stop and the next."""
+    """The token sequences between one full stop and the next."""
     ids, tokenizer = task.running(measure.split)
     stop = tokenizer.encode(".").ids.tolist()
     if len(stop) != 1:
@@ -105,7 +105,7 @@ def sentences_in(task: Any, measure: Sentences) -> list[torch.Tensor]:
 
 
 def _nats(model: Any, task: ReadsSegments, texts: Sequence[torch.Tensor]) -> list[float]:
-    """Of every token but the first of each; texts of one length are read together."""
+    """The nats of every token except the first of each text; texts of equal length form one batch."""
     found: list[float] = []
     device, context = next(model.parameters()).device, model.spec.context
     for length in sorted({len(text) for text in texts}):
@@ -115,17 +115,17 @@ def _nats(model: Any, task: ReadsSegments, texts: Sequence[torch.Tensor]) -> lis
     return found
 
 
-# --- targets that are given ------------------------------------------------------------------------------------------
+# --- given targets (teacher forcing) ---------------------------------------------------------------------------------
 
 
 def scores_of_given(measure: GivenTargets, model: Any, task: Translates) -> Iterator[Score]:
     found = task.forced(model, measure.split, measure.tokens)
     tokens, right, n = int(found.tokens.sum()), int(found.right.sum()), len(found.tokens)
     given, padded = measure.splits
-    how = f"{tokens:,} target tokens, END among them, of {n:,} pairs of {measure.split}, each given those before it"
+    how = f"{tokens:,} target tokens, including END, of {n:,} pairs of {measure.split}, with teacher forcing"
     yield Score(f"{given}.loss", found.loss, f"nats per token · {how}")
-    yield Score(f"{given}.token_accuracy", found.accuracy, f"share of tokens that are the likeliest · {how}")
+    yield Score(f"{given}.token_accuracy", found.accuracy, f"share of tokens that are the most likely · {how}")
     cut = [found.tokens[k : k + measure.batch] for k in range(0, n, measure.batch)]
     filled = sum(len(some) * int(some.max()) for some in cut) - tokens
-    told = f"{filled:,} slots of padding, in batches of {measure.batch}, counted as right"
+    told = f"{filled:,} padding positions, in batches of {measure.batch}, counted as correct"
     yield Score(f"{padded}.token_accuracy", (right + filled) / (tokens + filled), f"not an accuracy: {told} · {how}")

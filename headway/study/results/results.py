@@ -1,4 +1,4 @@
-"""What a study has measured: read from the run folders, and from nothing else."""
+"""The results of a study, read only from its run folders."""
 
 import glob
 import statistics
@@ -28,7 +28,7 @@ from headway.study.results.measuring import measured_scores
 
 @dataclass(frozen=True)
 class Result:
-    """One run that has come to an end."""
+    """One finished run."""
 
     arm: str
     seed: int
@@ -36,22 +36,22 @@ class Result:
     status: Status
     scores: dict[str, Score]
     audit: Report | None
-    """None where nobody has audited it yet."""
+    """None if it is not audited yet."""
     parameters: int | None
     steps: int
-    """Taken."""
+    """Training steps taken."""
     flops: int | None
-    """Of its training."""
+    """Training FLOPs."""
     seconds: float
-    """Of its training; of the whole population, where it was trained in one."""
+    """Training time; of the whole population if it was trained in one."""
     test_scored: int
-    """How often."""
+    """How often the test split was scored."""
     taken_from: str | None = None
-    """The study that made it, if not this one."""
+    """The study it is reused from, if any."""
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Where it was made; empty where nobody can tell."""
+        """The environment it was trained in; empty if unknown."""
         try:
             return read_json(self.folder / "environment.json")
         except UserError:
@@ -59,7 +59,7 @@ class Result:
 
     @property
     def failures(self) -> list[Finding]:
-        """Audits that failed."""
+        """The findings of audits that failed."""
         return self.audit.failures if self.audit else []
 
 
@@ -68,13 +68,13 @@ class Results:
     study: Study
     folder: Path
     runs: list[Result]
-    """Those that have ended well, arm by arm, seed by seed."""
+    """Runs that finished without divergence, by arm and seed."""
     missing: dict[str, Status]
     """Runs without a result: diverged, failed, interrupted, not begun …"""
 
     @property
     def arms(self) -> dict[str, Circumstances]:
-        """What verdicts should know of each arm beside its scores."""
+        """What verdicts need to know about each arm besides its scores."""
         return self._arms
 
     @cached_property
@@ -97,7 +97,7 @@ class Results:
 
     @property
     def test_scored(self) -> int:
-        """How often test was scored: of the run where that was done most often."""
+        """How often test was scored, as the maximum over runs."""
         return max((run.test_scored for run in self.runs), default=0)
 
     @property
@@ -111,19 +111,19 @@ class Results:
 
     @property
     def earlier_looks(self) -> list[EarlierLook]:
-        """At some of these seeds, before others were added. New seeds alone owe nothing to what was seen before."""
+        """Looks at some of these seeds before others were added. A study with only new seeds is independent of them."""
         return self._earlier_looks
 
     @property
     def score_names(self) -> list[str]:
-        """Every score that any run has."""
+        """The names of all scores that any run has."""
         return list(dict.fromkeys(name for run in self.runs for name in run.scores))
 
     def of(self, arm: str) -> list[Result]:
         return [run for run in self.runs if run.arm == arm]
 
     def table(self, score: str) -> dict[str, dict[int, float]]:
-        """arm → seed → value, of runs that have ended. Not every value need be a finite number."""
+        """Arm → seed → value, for finished runs. Values may be infinite or NaN."""
         if self.runs and score not in self.score_names:
             raise UserError(f"no run of {self.folder} has the score '{score}'{did_you_mean(score, self.score_names)}")
         found: dict[str, dict[int, float]] = {arm.name: {} for arm in self.study.arms}
@@ -133,18 +133,18 @@ class Results:
         return found
 
     def cheap(self, score: str) -> dict[str, float]:
-        """What the methods that every score is set beside get for this one."""
+        """The values of the simple baselines for this score."""
         found = (b for run in self.runs if run.audit for b in run.audit.baselines if b.score.name == score)
         return {baseline.method: baseline.score.value for baseline in found}
 
     def laws(self, score: str) -> Mapping[str, ScalingAnalysis]:
-        """Of a ladder: what follows from the points of each family; a UserError where too few have ended."""
+        """The scaling analysis of each family of a ladder; a UserError if too few runs have finished."""
         from headway.study.results.ladder_points import laws_of
 
         return laws_of(self, score)
 
     def label(self, score: str) -> str:
-        """The whole truth about this score: where it was not measured alike in all arms, how it was in each."""
+        """How this score was measured; per arm if that differs between arms."""
         told = {arm: [run.scores[score].label for run in self.of(arm) if score in run.scores] for arm in self.arms}
         return label_of_all(told)
 
@@ -168,7 +168,7 @@ class Results:
 
 
 def read_results(folder: Path, study: Study | None = None) -> Results:
-    """Everything that was measured so far in a study's folder."""
+    """Read everything measured so far in a study's folder."""
     home = StudyFolder(folder)
     study = study or home.study
     failures, runs, missing = home.failures(), [], {}
@@ -176,7 +176,7 @@ def read_results(folder: Path, study: Study | None = None) -> Results:
         name = f"{arm}.seed-{seed}"
         try:
             found = _read(home.runs / name, arm, seed, study.measures)
-        except UserError as error:  # damage to one is no reason to keep the others from being seen
+        except UserError as error:  # one damaged run must not hide the others
             missing[name] = Status(State.FAILED, reason=str(error))
             continue
         if isinstance(found, Result):
@@ -187,7 +187,7 @@ def read_results(folder: Path, study: Study | None = None) -> Results:
 
 
 def correct_in(runs: Path) -> Correct:
-    """Which rows each run got right, or what each adds to the sums of a score, from run folders named ARM.seed-N."""
+    """Per-row results of each run (right or wrong, or what it adds to the sums of a score), from folders ARM.seed-N."""
 
     def correct(arm: str, score: str) -> dict[int, np.ndarray]:
         found = {}
@@ -195,7 +195,7 @@ def correct_in(runs: Path) -> Correct:
             seed = path.parent.name.removeprefix(f"{arm}.seed-")
             try:
                 kept = read_json(path).get(score, {}) if seed.isdecimal() else {}
-            except UserError:  # `read_results` says which
+            except UserError:  # `read_results` reports it
                 continue
             if "rows" in kept:
                 found[int(seed)] = np.array([row == "1" for row in kept["rows"]])
@@ -207,7 +207,7 @@ def correct_in(runs: Path) -> Correct:
 
 
 def find_study(name: str, studies: Path) -> Path:
-    """The folder of a study, by its name in `studies` or by its path."""
+    """Find the folder of a study by its name in `studies` or by its path."""
     for folder in (studies / name, Path(name)):
         if (folder / "study.yaml").is_file():
             return folder
@@ -217,7 +217,7 @@ def find_study(name: str, studies: Path) -> Path:
 
 
 def ending(folder: Path) -> Status | None:
-    """How a run has ended, if it has and was scored and audited: there is nothing left to do for it."""
+    """The status of a run that has ended, been scored and audited; None if anything is left to do."""
     if not all((folder / name).exists() for name in ("run.json", "scores.json", AUDIT)):
         return None
     status = read_status(folder)
@@ -229,7 +229,7 @@ def _cells(study: Study) -> Iterator[tuple[str, int]]:
 
 
 def _read(folder: Path, arm: str, seed: int, measures: Sequence[Measure]) -> Result | Status:
-    """A run, or how it stands if it does not count. (Its recipe is not read: that would take longer than all else.)"""
+    """A finished run, or the status of one that does not count. Its recipe is not read, because that would be slow."""
     if not (folder / "run.json").exists():
         return Status(State.NOT_BEGUN)
     facts, status = read_json(folder / "run.json"), read_status(folder)

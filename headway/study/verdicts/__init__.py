@@ -1,1 +1,1 @@
-"""Verdicts: what follows from the results, and how sure one can be."""
+"""Verdicts: the answers to a study's questions, with their uncertainty."""

@@ -1,10 +1,10 @@
-"""The answers to a study's questions: an effect, its interval, and a sentence that claims no more than they do.
+"""The answers to a study's questions: an effect, its interval, and a sentence that claims no more than they show.
 
     verdicts = analyse([Better(arm="alibi", than="learned", on="valid.perplexity")], results)
 
-Every effect is an improvement: positive is better, whichever way the score runs. The p values of all questions of a
-study are corrected together (Holm), and the sentence goes by the corrected one; the interval is that of the question
-alone.
+Every effect is an improvement: positive is better, whether the score is higher-is-better or lower-is-better. The p
+values of all questions of a study are corrected together (Holm), and the sentence follows the corrected p value. The
+interval is not corrected for the other questions.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from headway.stats.tests import holm
 from headway.study.design.questions import Question
 from headway.study.results.evidence import Correct, StudyEvidence
-from headway.study.verdicts import (  # noqa: F401 (read, they are known)
+from headway.study.verdicts import (  # noqa: F401 (importing them registers their analyses)
     best_arm,
     interaction,
     ordered,
@@ -25,9 +25,9 @@ from headway.study.verdicts.analysis import ANALYSES, Family, Verdict
 
 
 def analyse(questions: Sequence[Question], evidence: StudyEvidence, correct: Correct | None = None) -> list[Verdict]:
-    """A verdict for every question, the p values corrected for there being all of them.
+    """Answer every question with a verdict; p values are corrected for the number of questions.
 
-    Where `correct` knows which rows classifiers get right (`results.correct_in(runs)` reads it from their folders),
+    If `correct` knows which rows each classifier gets right (`results.correct_in(runs)` reads it from their folders),
     accuracies are also compared row by row."""
     analyses = [ANALYSES.find(question.kind)(question, evidence, correct) for question in questions]
     p_values = [analysis.p for analysis in analyses if analysis.p is not None]

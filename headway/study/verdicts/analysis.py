@@ -1,7 +1,7 @@
-"""One question, with what was measured for it, on its way to a verdict; and what a verdict is.
+"""The base class of the analyses that turn one question and its measurements into a verdict, and the verdict itself.
 
-A new kind of question is a spec (`design/questions.py`) and an `Analysis` that says which kind it `answers`: written
-down, it is known.
+To add a kind of question, write a spec (`design/questions.py`) and an `Analysis` whose `answers` is that kind. Defining
+the class registers it.
 """
 
 import math
@@ -34,7 +34,7 @@ Outcome = Literal[
     "cannot say",
 ]
 Range = tuple[float, float]
-NO_CHANCE = "one run shows no spread, and without it chance cannot be told from effect; run 5 seeds or more"
+NEEDS_MORE_SEEDS = "with one run there is no spread, so an effect cannot be told from chance; run 5 seeds or more"
 
 
 @dataclass(frozen=True)
@@ -44,38 +44,38 @@ class Verdict:
     sentence: str
     """The answer, in plain words."""
     notes: tuple[str, ...] = ()
-    """What must be known with it: costs that differ, audits that failed, seeds that were lost."""
+    """Caveats: costs that differ, audits that failed, seeds that were lost."""
     effect: float | None = None
-    """How much better, in `unit`; None where nothing can be said."""
+    """How much better, in `unit`; None if nothing can be concluded."""
     interval: Range | None = None
-    """95 %, by Student's t."""
+    """95 % confidence interval, by Student's t."""
     unit: str = ""
     relative: float | None = None
-    """The effect as a share of what is compared with, for perplexities: 0.04 = 4 % lower."""
+    """The effect relative to the arm compared with, for perplexities: 0.04 = 4 % lower."""
     relative_interval: Range | None = None
     factor: float | None = None
-    """The effect as a factor, for perplexities: 2 = half as much as what is compared with."""
+    """The effect as a factor, for perplexities: 2 = half the perplexity of the arm compared with."""
     factor_interval: Range | None = None
     bootstrap: Range | None = None
-    """The same interval as `interval`, by resampling the seeds."""
+    """The same as `interval`, by bootstrap over the seeds."""
     seeds: int = 0
-    """How many were used."""
+    """How many seeds were used."""
     p: float | None = None
     p_corrected: float | None = None
-    """For all questions of the study."""
+    """Corrected for all questions of the study (Holm)."""
     p_permutation: float | None = None
-    """Without Student's t, where the scores are skewed; of this question alone."""
+    """If the scores are skewed: from a permutation test instead of Student's t, not corrected."""
     smallest_visible: float | None = None
-    """The effect that these seeds would have shown with probability 0.8, at the corrected level; None below 4 seeds."""
+    """The effect that these seeds detect with probability 0.8, at the corrected level; None below 4 seeds."""
     smallest_visible_interval: Range | None = None
-    """95 %: the spread that it follows from is itself estimated."""
+    """95 % confidence interval: the standard deviation it is computed from is itself an estimate."""
     smallest_visible_factor: float | None = None
-    """The same as a factor."""
+    """`smallest_visible` as a factor."""
     method: str = ""
     earlier_looks: tuple[str, ...] = ()
     """Verdicts on this question that were seen before the study had these seeds."""
     arms: tuple[str, ...] = ()
-    """For `best`: the best arm, and those that cannot be told from it."""
+    """For `best`: the best arm, and those not distinguishable from it."""
 
     def as_json(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "question"}
@@ -85,12 +85,12 @@ class Verdict:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity: null."""
+    """JSON has no infinity or NaN: null instead."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def notes_once(verdicts: Sequence[Verdict]) -> Iterator[tuple[Verdict, list[str]]]:
-    """Each verdict with those of its notes that none before it has: questions of one study have many in common."""
+    """Each verdict with the notes that no earlier verdict has: questions of one study share many notes."""
     said = set[str]()
     for verdict in verdicts:
         yield verdict, [note for note in verdict.notes if note not in said]
@@ -99,20 +99,20 @@ def notes_once(verdicts: Sequence[Verdict]) -> Iterator[tuple[Verdict, list[str]
 
 @dataclass(frozen=True)
 class Family:
-    """How one question stands among all."""
+    """The multiple-testing correction of one question among all."""
 
     size: int
-    """How many questions have an answer."""
+    """How many questions have a p value."""
     p: float
-    """Of this question, corrected."""
+    """The corrected p value of this question."""
 
     @property
     def level(self) -> float:
-        """What one question alone must reach, if it is the only one with anything to show."""
+        """The significance level one question must reach if it is the only one with an effect (Bonferroni)."""
         return LEVEL / max(1, self.size)
 
-    def undoes(self, p: float) -> str:
-        """What is said of an effect that would be one if nothing else were asked; empty of others."""
+    def correction_note(self, p: float) -> str:
+        """What to add if the effect is significant only before correction; otherwise empty."""
         if not p < LEVEL <= self.p:
             return ""
         counted = f", not significant after correcting for {self.size} questions"
@@ -123,12 +123,12 @@ ANALYSES: "Registry[type[Analysis]]" = Registry("answer to a question of the kin
 
 
 class Analysis(ABC):
-    """One question with what was measured for it. Finds its p value first; gives the verdict once all are known."""
+    """One question with its measurements. Computes its p value first, and the verdict once all p values are known."""
 
     answers: ClassVar[str]
-    """Questions of this kind."""
+    """The kind of question."""
     p: float | None = None
-    """None: nothing can be said."""
+    """None if nothing can be concluded."""
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -142,7 +142,7 @@ class Analysis(ABC):
         self.looks = [look for look in evidence.earlier_looks if str(question) in look.outcomes]
         self.stopping = ANY_TIME if self.looks or evidence.looks == "any" else FIXED_SEEDS
         if not self.table:
-            raise UserError(f"'{question.on}' was measured of no arm; {question}")
+            raise UserError(f"no arm has the score '{question.on}', so this cannot be answered: {question}")
 
     @abstractmethod
     def verdict(self, family: Family) -> Verdict: ...
@@ -161,7 +161,7 @@ class Analysis(ABC):
         return Verdict(self.question, "cannot say", f"cannot say: {why}", notes)
 
     def concluded(self, about: Sequence[str], outcome: Outcome, sentence: str, **found: Any) -> Verdict:
-        """The verdict on these arms, with all that qualifies it."""
+        """The verdict on these arms, with its caveats."""
         columns = {arm: self.column(arm) for arm in about}
         valid, sentence = qualified(sentence, self.metric, columns, self.evidence)
         notes = (*found.pop("notes", ()), *self._sequential_notes(), *caveats(self.question, about, self.evidence))
@@ -171,18 +171,18 @@ class Analysis(ABC):
         return Verdict(self.question, outcome if valid else "not comparable", sentence, notes, **found)
 
     def _sequential_notes(self) -> Iterator[str]:
-        holds = "so the interval is one that holds whenever one stops (a confidence sequence), and longer for that"
+        holds = "so the interval is a confidence sequence: wider, and valid whenever you stop adding seeds"
         if self.looks:
-            yield f"seen before the last seeds were added, {'; '.join(map(self._told, self.looks))}: {holds}"
+            yield f"verdicts seen before the last seeds were added: {'; '.join(map(self._told, self.looks))}, {holds}"
         elif self.stopping is ANY_TIME:
-            yield f"this study may be looked at and added to at any time (looks: any), {holds}"
+            yield f"seeds may be added to this study after verdicts were seen (looks: any), {holds}"
 
     def _told(self, look: EarlierLook) -> str:
         return f"{look.study}, {seeds(len(look.seeds))}, {look.when}: {look.outcomes[str(self.question)]}"
 
 
 def why_not(found: Contrast | None, columns: dict[str, Column]) -> str:
-    """Why nothing can be concluded from these; empty if something can."""
+    """Why nothing can be concluded from these columns; empty if something can."""
     for arm, values in columns.items():
         if not values.values and values.diverged:
             return f"{arm} diverged at every seed, so there is no number to compare"
@@ -190,28 +190,26 @@ def why_not(found: Contrast | None, columns: dict[str, Column]) -> str:
             return f"there is no finished run of {arm}"
     if found is None:
         few = [f"{arm} has {seeds(len(c.values))}" for arm, c in columns.items() if len(c.values) < 2]
-        return f"{' and '.join(few)}: {NO_CHANCE}"
+        return f"{' and '.join(few)}: {NEEDS_MORE_SEEDS}"
     if not found.has_spread:
         if abs(found.estimate) <= NO_SPREAD * max(found.size, 1e-300):
-            return (
-                f"the scores are identical at all {seeds(len(found.seeds))}: is anything different between these arms?"
-            )
+            return f"the scores are identical at all {seeds(len(found.seeds))}: check that these arms differ at all"
         return (
-            f"the difference is the same at all {seeds(len(found.seeds))}: the seeds change nothing that is scored, so "
-            f"this is one measurement and not {len(found.seeds)}"
+            f"the difference is the same at all {seeds(len(found.seeds))}: the seed has no influence on the score, so "
+            f"this is one measurement, not {len(found.seeds)}"
         )
     return ""
 
 
 def seed_notes(found: Contrast, columns: dict[str, Column]) -> tuple[str, ...]:
-    """What the seeds do not bear."""
+    """Caveats about the seeds: unpaired, left out, or too few."""
     notes = []
     if not found.paired:
-        notes.append("the arms share too few seeds to be compared seed by seed: unpaired (Welch), which shows less")
+        notes.append("the arms share too few seeds for a paired test: Welch's unpaired test was used, with less power")
     elif any(len(c.values) > len(found.seeds) for c in columns.values()):
         notes.append(f"compared on the {len(found.seeds)} seeds that all arms have; the others are left out")
     if found.degrees_of_freedom < 2:
-        notes.append("2 seeds bear an interval on one degree of freedom: it is right, and too wide to be of much use")
+        notes.append("with 2 seeds the interval has one degree of freedom: correct, but too wide to be of much use")
     return tuple(notes)
 
 

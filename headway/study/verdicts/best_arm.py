@@ -1,4 +1,4 @@
-"""Which arm is best, and which cannot be told from it?"""
+"""Which arm is best, and which arms are not distinguishable from it?"""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from headway.stats.tests import picked_among, shrunk_best
 from headway.study.design.questions import Best
 from headway.study.results.evidence import Correct, StudyEvidence
 from headway.study.verdicts.analysis import (
-    NO_CHANCE,
+    NEEDS_MORE_SEEDS,
     Analysis,
     Family,
     Outcome,
@@ -18,15 +18,15 @@ from headway.study.verdicts.analysis import (
     seed_notes,
 )
 from headway.study.verdicts.caveats import no_such_number, sees_the_future
-from headway.study.verdicts.effects import could_show, measured, said, visible
+from headway.study.verdicts.effects import detectable, measured, said, visible
 from headway.study.verdicts.wording import digits, listed, plain, seeds
 
 
 class BestArm(Analysis):
-    """The best is compared with every other by a test that knows it was picked after the fact. Whatever is truly best
-    is among the arms named with probability 0.95, and where two are equally good, one is called the best in at most 5
-    of 100 studies. An arm that diverged at any seed is out: no average shows what it would cost to depend on it. So is
-    one that sees the future.
+    """Compare the best arm with every other by a test that allows for its having been picked after the fact. The truly
+    best arm is among those named with probability 0.95, and if two arms are equally good, one of them is called best in
+    at most 5 % of studies. An arm that diverged at any seed is excluded, because no average includes the cost of
+    divergence. So is an arm that sees the future.
     """
 
     answers = "best"
@@ -52,7 +52,7 @@ class BestArm(Analysis):
         self.against = {arm: self._contrast(arm) for arm in others}
         chances = {arm: self._chance(found) for arm, found in self.against.items()}
         self.p = max(chances.values())
-        # Who comes closest is who can least be told from it, and need not be the next by its mean.
+        # The closest arm is the one hardest to distinguish from the best. It need not have the next best mean.
         self.closest = max(others, key=lambda arm: (chances[arm], -self.against[arm].estimate))
 
     def _contrast(self, arm: str) -> Contrast:
@@ -62,17 +62,17 @@ class BestArm(Analysis):
         return found
 
     def _chance(self, found: Contrast) -> float:
-        """That an arm looks this much worse than the best by luck, although the best was picked."""
-        if not found.has_spread or found.estimate <= 0:  # on the seeds that these two share, it may even lead
+        """The p value of an arm against the best, corrected for the pick."""
+        if not found.has_spread or found.estimate <= 0:  # on the seeds that these two share, the arm may even lead
             return 1.0
         return min(1.0, found.p * self.correction)
 
     def verdict(self, family: Family) -> Verdict:
         if self.p is None:
             few = [arm for arm in self.arms if len(self.columns[arm].values) == 1]
-            why = f": {NO_CHANCE}" if len(few) > 1 else ""
-            return self.cannot_say(f"there are not two arms to compare; out: {self._outsiders}{why}", self.arms)
-        # The same factor for every pair, so that one arm alone is named exactly when the corrected p value says so.
+            why = f": {NEEDS_MORE_SEEDS}" if len(few) > 1 else ""
+            return self.cannot_say(f"fewer than two arms can be compared; left out: {self._left_out}{why}", self.arms)
+        # The same factor for every pair, so that a single arm is named exactly if the corrected p value is significant.
         factor = family.p / self.p if self.p > 0 else family.size
         tied = [arm for arm, found in self.against.items() if min(1.0, factor * self._chance(found)) >= LEVEL]
         found = self.against[self.closest]
@@ -86,17 +86,17 @@ class BestArm(Analysis):
             p_corrected=family.p,
             seeds=len(found.seeds),
             arms=(self.best, *tied),
-            notes=(*self._flattery(), *seed_notes(found, {arm: self.columns[arm] for arm in self.running})),
+            notes=(*self._selection_bias(), *seed_notes(found, {arm: self.columns[arm] for arm in self.running})),
             **facts,
         )
 
     def _against_the_closest(self, found: Contrast, family: Family) -> dict[str, Any]:
-        """How far ahead the best is, with an interval that allows for its having been picked."""
+        """The lead of the best arm, with an interval that allows for its having been picked."""
         scale, level = self.metric, self.means[self.closest]
         return {
             **measured(found, scale, level, LEVEL / self.correction),
             **visible(found, family.level / self.correction, scale, lambda natural: scale.in_units(natural, level)),
-            "method": f"{method(found, scale)}, allowing for the pick among {len(self.running)}",
+            "method": f"{method(found, scale)}, corrected for picking the best of {len(self.running)}",
         }
 
     def _sentence(self, tied: list[str], facts: dict[str, Any]) -> str:
@@ -107,28 +107,28 @@ class BestArm(Analysis):
             told = f"not distinguishable: {self.best} has the best mean {of}, but {listed(tied)} cannot "
             told += f"be told from it with {count}"
             if facts:
-                told += f"; {self._lead(facts)}, and {could_show(facts, digits(facts['interval']))}"
-        return f"{told}; out: {self._outsiders}" if self.out else told
+                told += f"; {self._lead(facts)}, and {detectable(facts, digits(facts['interval']))}"
+        return f"{told}; left out: {self._left_out}" if self.out else told
 
     def _lead(self, facts: dict[str, Any]) -> str:
         if facts["effect"] >= 0:
             return f"it is ahead of {self.closest} by {said(facts)}"
-        return f"on the seeds that only these two have in common it is behind {self.closest} by {said(facts)}"
+        return f"on the seeds that these two share it is behind {self.closest} by {said(facts)}"
 
-    def _flattery(self) -> list[str]:
-        """The winner's curse, as a number where there is one."""
+    def _selection_bias(self) -> list[str]:
+        """A note on the winner's curse, with a number if there is one."""
         if len(self.running) < 3:
             return []
-        told = f"{self.best} was picked as the best of {len(self.running)}, so its mean is probably too good"
+        told = f"{self.best} was picked as the best of {len(self.running)}, so its mean is probably optimistic"
         if not self.shared:
-            return [f"{told}: score it once more, on new seeds or on test"]
+            return [f"{told}: score it again, with new seeds or on test"]
         table = np.array([[values[seed] for values in self.running.values()] for seed in self.shared])
         expected, seen = shrunk_best(table, self.metric.lower_is_better), self.means[self.best]
         seen, expected = (plain(self.metric.back(natural)) for natural in (seen, expected))
-        return [f"{told}: {seen} was measured, about {expected} is to be expected from new seeds"]
+        return [f"{told}: {seen} was measured, expect about {expected} from new seeds"]
 
     def _why_out(self, arm: str) -> str:
-        """Empty for an arm that can be the best."""
+        """Why an arm is excluded; empty if it is not."""
         column = self.columns[arm]
         if column.diverged:
             return f"diverged at {len(column.diverged)} of {seeds(column.seeds)}"
@@ -137,5 +137,5 @@ class BestArm(Analysis):
         return no_such_number(self.metric) if sees_the_future(self.about(arm)) else ""
 
     @property
-    def _outsiders(self) -> str:
+    def _left_out(self) -> str:
         return listed(f"{arm} ({why})" for arm, why in self.out.items())

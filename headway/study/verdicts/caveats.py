@@ -1,5 +1,5 @@
-"""What stands beside a verdict, or in its way: audits that failed, runs that diverged, costs that differ, a test split
-looked at too often."""
+"""What qualifies or invalidates a verdict: failed audits, diverged runs, unequal costs, a test split looked at too
+often."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
@@ -11,20 +11,20 @@ from headway.study.results.evidence import Circumstances, Column, StudyEvidence
 from headway.study.verdicts.wording import large, listed, seeds
 
 LOOKING_AHEAD = ("causality", "causal-gradient")
-"""Audits whose failure means that a score is not what its name says."""
+"""Audits whose failure makes a score incomparable: the model has seen the tokens it predicts."""
 UNEQUAL = {"parameters": 1.005, "flops": 1.005, "seconds": 1.1}
-"""What arms may cost, as a ratio, before it is said; clocks are never quite equal."""
+"""Cost ratios between arms above which a note is added; measured times are never quite equal."""
 
 
 def qualified(
     sentence: str, metric: Metric, columns: Mapping[str, Column], evidence: StudyEvidence
 ) -> tuple[bool, str]:
-    """Whether these arms' numbers are what they are called, and the sentence with all that restricts it."""
+    """Whether the scores of these arms are comparable, and the sentence with everything that restricts it."""
     about = {arm: evidence.arms.get(arm, Circumstances()) for arm in columns}
     for arm, values in columns.items():
         if values.diverged:
             where = f"{arm} diverged at {len(values.diverged)} of {seeds(values.seeds)}"
-            sentence += f"; {where}, and this holds only for those that ended"
+            sentence += f"; {where}, so this holds only for the seeds that finished"
     seers = [arm for arm in columns if sees_the_future(about[arm])]
     failures = {
         arm: tuple(name for name in facts.failed_audits if not _ahead(name, facts)) for arm, facts in about.items()
@@ -34,7 +34,7 @@ def qualified(
             sentence += f"; {_fail(failing, columns)} the audit{'s' * (len(others) > 1)} {listed(others)}"
     if not seers:
         return True, sentence
-    return False, f"{'; '.join(f'{arm} {no_such_number(metric)}' for arm in seers)}. Taken as it stands: {sentence}"
+    return False, f"{'; '.join(f'{arm} {no_such_number(metric)}' for arm in seers)}. Regardless of that: {sentence}"
 
 
 def sees_the_future(about: Circumstances) -> bool:
@@ -42,12 +42,12 @@ def sees_the_future(about: Circumstances) -> bool:
 
 
 def _ahead(failed: str, about: Circumstances) -> bool:
-    """Whether this failure says so: a check that broke says nothing of what it was to look at."""
+    """Whether this failure shows it; an audit that crashed shows nothing about the model."""
     return failed in LOOKING_AHEAD and not about.failed_audits[failed].startswith(NOT_CARRIED_OUT)
 
 
 def no_such_number(metric: Metric) -> str:
-    return f"sees the future: its number is no {metric.noun} of a left-to-right model"
+    return f"sees the future, so its number is not the {metric.noun} of a left-to-right model"
 
 
 def caveats(question: Question, arms: Sequence[str], evidence: StudyEvidence) -> tuple[str, ...]:
@@ -65,31 +65,31 @@ def caveats(question: Question, arms: Sequence[str], evidence: StudyEvidence) ->
     if is_test(parsed(question.on).split):
         times = evidence.test_scored
         notes.append(
-            f"test was looked at {times} times, evaluations while training included: with every look that leads to a "
-            "change, its numbers flatter more"
+            f"test was scored {times} times, including evaluations during training: each time you change something "
+            "after looking at it, its scores become more optimistic"
             if times > 1
-            else "on test, which was scored once"
+            else "test was scored once"
         )
         if isinstance(question, Best):
-            notes.append("the best is picked on test here: pick on valid, and score the one that was picked on test")
+            notes.append("the best arm is picked on test here: pick on valid, then score the picked arm on test")
     return tuple(notes)
 
 
 def _one_rate(about: Mapping[str, Circumstances]) -> str | None:
-    """Optimizers that are compared at one rate."""
+    """A note if different optimizers are compared at a single learning rate."""
     known = [facts.optimizer for facts in about.values() if facts.optimizer is not None]
     kinds, rates = list(dict.fromkeys(kind for kind, _ in known)), {rate for _, rate in known}
     if len(kinds) < 2 or len(rates) > 1:
         return None
-    both = f"{listed(kinds)} have one learning rate ({rates.pop():g})"
-    return f"{both}: this tells whom it suits, and not which is better; compare each at its own best (better-tuned)"
+    both = f"{listed(kinds)} share one learning rate ({rates.pop():g})"
+    return f"{both}: this shows which one it suits, not which is better; compare each at its own best (better-tuned)"
 
 
 T = TypeVar("T")
 
 
 def _together(by_arm: Mapping[str, tuple[T, ...]]) -> dict[tuple[str, ...], list[T]]:
-    """What several arms have in common is said once: the arms → what it is that exactly these have."""
+    """Group by arms, so that what several arms share is said once: arms → what exactly these arms have."""
     every = dict.fromkeys(one for found in by_arm.values() for one in found)
     groups: dict[tuple[str, ...], list[T]] = {}
     for one in every:

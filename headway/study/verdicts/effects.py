@@ -1,8 +1,8 @@
-"""How large an effect is: as facts of a verdict, and in words.
+"""The size of an effect: as fields of a verdict, and as text.
 
-In words it is told in units of its metric, from the side on which it is a gain. Where arms are so far apart that one of
-them did not train, a difference of perplexities is no more than the larger of the two, and its interval is endless on
-one side; there it is told as a factor.
+The text gives it in units of the metric, as a gain of the better arm. If the arms are so far apart that one of them did
+not train, the difference of perplexities is about as large as the larger perplexity, and its interval is unbounded on
+one side. Such an effect is printed as a factor.
 """
 
 import math
@@ -14,12 +14,12 @@ from headway.stats.intervals import LEVEL, Contrast
 from headway.study.verdicts.wording import amount, fixed, mirrored, plain, times
 
 BEYOND_UNITS = 4
-"""A factor, or its reciprocal. From here on, in either end of the interval, an effect is told as a factor."""
+"""If either end of the interval is beyond this factor or its reciprocal, the effect is printed as a factor."""
 
 
 def measured(found: Contrast, metric: Metric, level: float, chosen: float = LEVEL) -> dict[str, Any]:
-    """An effect as facts of a verdict: in the metric's units, upon an arm at `level` (natural); and where effects
-    multiply, as a share and as a factor. `chosen`: what the interval leaves to chance."""
+    """An effect as fields of a verdict: in the metric's units, relative to an arm at `level` (on the natural scale);
+    for ratio metrics also as a share and as a factor. `chosen` is the interval's error probability."""
     low, high = found.interval(chosen)
     facts: dict[str, Any] = {
         "effect": metric.in_units(found.estimate, level),
@@ -37,7 +37,7 @@ def measured(found: Contrast, metric: Metric, level: float, chosen: float = LEVE
 
 
 def visible(found: Contrast, level: float, metric: Metric, units: Callable[[float], float]) -> dict[str, Any]:
-    """The smallest effect that these seeds could have shown, as facts of a verdict."""
+    """The smallest effect that these seeds can detect, as fields of a verdict."""
     smallest = found.smallest_visible(level)
     if smallest is None:
         return {}
@@ -49,7 +49,7 @@ def visible(found: Contrast, level: float, metric: Metric, units: Callable[[floa
 
 
 def said(facts: Mapping[str, Any]) -> str:
-    """How large an effect is, in words, from the side on which it is a gain."""
+    """The size of an effect as text, as a gain of the better arm."""
     effect, ends, unit = facts["effect"], facts["interval"], facts["unit"]
     if not is_beyond_units(facts):
         return amount(*((effect, ends) if effect >= 0 else (-effect, mirrored(ends))), unit)
@@ -64,10 +64,10 @@ def is_beyond_units(facts: Mapping[str, Any]) -> bool:
     return ends is not None and not 1 / BEYOND_UNITS < min(ends) <= max(ends) < BEYOND_UNITS
 
 
-def could_show(facts: Mapping[str, Any], decimals: int) -> str:
-    """The smallest effect that could have been shown, in words."""
+def detectable(facts: Mapping[str, Any], decimals: int) -> str:
+    """The smallest effect that these seeds can detect, as text."""
     if "smallest_visible" not in facts:
-        return "the smallest difference that could be detected is known from 4 seeds on"
+        return "the smallest detectable difference can only be estimated from 4 seeds or more"
     if is_beyond_units(facts):
         return f"the smallest factor these seeds could detect is {plain(facts['smallest_visible_factor'])}"
     shown = [facts["smallest_visible"], *facts["smallest_visible_interval"]]

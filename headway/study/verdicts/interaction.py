@@ -17,19 +17,19 @@ from headway.study.verdicts.analysis import (
     seed_notes,
     why_not,
 )
-from headway.study.verdicts.effects import could_show, visible
+from headway.study.verdicts.effects import detectable, visible
 from headway.study.verdicts.wording import amount, digits, fixed, seeds
 
 Levels = tuple[str, str]
 
 
 class Interaction(Analysis):
-    """For two levels each: the difference of the two effects, seed by seed. For more: the plainest of those
-    differences, with a p value and an interval that allow for its having been picked (Bonferroni, which holds for
-    unequal spreads, too). One rule gives both, so that the effect depends exactly where the interval leaves 0 out; an F
-    test beside the interval would contradict it now and then. Cells are averaged over other factors.
+    """With two levels per factor: the difference of the two effects, seed by seed. With more: the most significant of
+    these differences, with a p value and an interval corrected for having picked it (Bonferroni, which also holds for
+    unequal variances). Both follow from one rule, so the verdict is "depends" exactly if the interval excludes 0; an F
+    test would sometimes contradict the interval. Cells are averaged over the other factors.
 
-    The effect is how much more one step (old → new) gains at the level where it gains more; so it is never negative.
+    The effect is how much more one step (old → new) gains at the level where it gains more, so it is never negative.
     """
 
     answers = "depends"
@@ -54,7 +54,7 @@ class Interaction(Analysis):
     def _levels(self, factor: str) -> list[str]:
         known = list(dict.fromkeys(name for facts in self.evidence.arms.values() for name in facts.levels))
         if factor not in known:
-            hint = did_you_mean(factor, known) if known else "; it has arms, and no factors"
+            hint = did_you_mean(factor, known) if known else "; it has arms but no factors"
             raise UserError(f"there is no factor '{factor}' in this study{hint}")
         every = (facts.levels[factor] for facts in self.evidence.arms.values() if factor in facts.levels)
         return list(dict.fromkeys(every))
@@ -64,7 +64,7 @@ class Interaction(Analysis):
         return [arm for arm, facts in self.evidence.arms.items() if wanted.items() <= dict(facts.levels).items()]
 
     def _cell(self, row: str, place: str) -> Column:
-        """By seed, the mean over the arms that have both levels."""
+        """The mean over the arms that have both levels, by seed."""
         columns = [self.column(arm) for arm in self._members(row, place)]
         shared = sorted(set.intersection(*(set(column.values) for column in columns))) if columns else []
         values = {seed: float(np.mean([column.values[seed] for column in columns])) for seed in shared}
@@ -75,14 +75,14 @@ class Interaction(Analysis):
     def _incomplete(self) -> str:
         for factor, levels in ((self.question.effect, self.rows), (self.question.on_factor, self.places)):
             if len(levels) < 2:
-                return f"{factor} has one level only"
+                return f"{factor} has only one level"
         for row, place in self.cells:
             if not self._members(row, place):
                 return f"there is no arm with {self.question.effect}={row} and {self.question.on_factor}={place}"
         return ""
 
     def _plainest(self) -> tuple[Levels, Levels, Contrast | None]:
-        """The step and the two places where what it gains differs most for its spread, the place with less first."""
+        """The step and the two levels between which its gain differs most significantly, the smaller gain first."""
         found = {choice: self._difference(*choice) for choice in self.choices}
 
         def plainness(choice: tuple[Levels, Levels]) -> tuple[float, float]:
@@ -98,7 +98,7 @@ class Interaction(Analysis):
         return steps, (less, more), difference
 
     def _difference(self, steps: Levels, places: Levels) -> Contrast | None:
-        """What the step gains at the second place, less what it gains at the first."""
+        """The gain of the step at the second level minus its gain at the first."""
         (old, new), (here, there), sign = steps, places, self.metric.sign
         four = [self.cells[where].values for where in ((new, there), (old, there), (new, here), (old, here))]
         return contrast(four, [sign, -sign, -sign, sign], self.stopping)
@@ -115,9 +115,8 @@ class Interaction(Analysis):
         if outcome == "depends":
             sentence = f"the effect of {self.question.effect} depends on {self.question.on_factor}: {example}"
         else:
-            sentence = (
-                f"not distinguishable: {example}{family.undoes(self.p)}; {could_show(smallest, digits(interval))}"
-            )
+            sentence = f"not distinguishable: {example}{family.correction_note(self.p)}; "
+            sentence += detectable(smallest, digits(interval))
         resampled = found.bootstrap if len(self.choices) == 1 else None
         at_once = f", for all {len(self.choices)} differences at once" if len(self.choices) > 1 else ""
         return self.concluded(
@@ -137,7 +136,7 @@ class Interaction(Analysis):
         )
 
     def _units(self, natural: float) -> float:
-        """Percent for what multiplies: effects of different places have no common level to be units of."""
+        """Percent for ratio metrics: at different levels a difference in units would not be comparable."""
         return 100 * self.metric.relative(natural) if self.metric.is_ratio else self.metric.in_units(natural, 0.0)
 
     def _example(self, interval: tuple[float, float]) -> str:
@@ -149,6 +148,6 @@ class Interaction(Analysis):
             gain = self._units(self.metric.sign * float(after - before))
             which = "better" if gain >= 0 else "worse"
             gains.append(f"{which} by {fixed(abs(gain), digits(interval))} {unit} at {place}")
-        further = "a further" if self.metric.is_ratio else "a gain of"
+        further = "a relative difference of" if self.metric.is_ratio else "a difference of"
         shown = amount(self._units(self.found.estimate), interval, unit)
-        return f"{old} → {new} is {gains[0]} and {gains[1]}, where it brings {further} {shown}"
+        return f"{old} → {new} is {gains[0]} and {gains[1]}, {further} {shown}"

@@ -1,4 +1,4 @@
-"""Whether what a report says holds, judged by the verdicts and audits of a study that did the same again."""
+"""Whether the claims of a report hold, judged by the verdicts and audits of a study that repeats the experiment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ WORST_FIRST: tuple[ClaimStatus, ...] = ("does not hold", "cannot say", "not show
 
 
 class Claimed(Protocol):
-    """Whatever somebody claims: of a study (claims.py), or of an exercise (exercise.py)."""
+    """A claim about a study (claims.py) or about an exercise (exercise.py)."""
 
     @property
     def says(self) -> str: ...
@@ -26,19 +26,19 @@ class Claimed(Protocol):
 
 @dataclass(frozen=True)
 class Judgement:
-    """One claim, and how it stands."""
+    """One claim and whether it holds."""
 
     claim: Claimed
     status: ClaimStatus
     why: str
-    """In plain words, with the number."""
+    """A sentence with the numbers."""
 
     def as_json(self) -> dict[str, Any]:
         return {"says": self.claim.says, "standing": self.status, "why": self.why}
 
 
 def judge(results: Results, verdicts: Sequence[Verdict]) -> list[Judgement]:
-    """Every claim of a case, in its order."""
+    """Judge every claim of a case, in order."""
     return [
         _by_audit(claim, results) if claim.audit is not None else _by_verdict(claim, results, verdicts)
         for claim in results.study.claims
@@ -46,7 +46,7 @@ def judge(results: Results, verdicts: Sequence[Verdict]) -> list[Judgement]:
 
 
 def overall(judgements: Sequence[Judgement]) -> ClaimStatus:
-    """A conclusion stands as well as the weakest of what it rests on."""
+    """The status of a conclusion: the worst among its claims."""
     return next(one for one in WORST_FIRST if any(found.status == one for found in judgements))
 
 
@@ -67,7 +67,8 @@ def _by_verdict(claim: Claim, results: Results, verdicts: Sequence[Verdict]) -> 
 
 
 def _worse_all_the_same(claim: Claim, results: Results, verdict: Verdict) -> bool:
-    """Whether an arm that sees the future is worse although it does: of that, its number says enough."""
+    """Whether an arm that sees the future is significantly worse all the same. The leak only flatters its score, so the
+    claim 'worse' holds."""
     question = claim.ask
     if not isinstance(question, Better) or claim.answer != "worse" or verdict.effect is None:
         return False
@@ -77,8 +78,9 @@ def _worse_all_the_same(claim: Claim, results: Results, verdict: Verdict) -> boo
 
 
 def within_margin(claim: Claim, margin: float, verdict: Verdict) -> Judgement:
-    """No difference to speak of: holds where the whole interval lies within the margin, and does not hold where all of
-    it lies outside. A difference that is significant, but smaller than anybody would speak of, contradicts nothing."""
+    """Judge a claim of no difference (equivalence test). It holds if the whole interval lies within the margin. It does
+    not hold if the whole interval lies outside. A significant difference smaller than the margin is no contradiction.
+    """
     shown = verdict.relative_interval or verdict.interval
     assert shown is not None, "a verdict that says something has an interval"
     times, unit = (100, "%") if verdict.relative_interval else (1, verdict.unit)
@@ -100,9 +102,9 @@ def _by_audit(claim: Claim, results: Results) -> Judgement:
     if not told:
         reasons = dict.fromkeys(run.audit.not_run.get(claim.audit or "", "") for run in runs if run.audit)
         why = listed(filter(None, reasons)) if any(reasons) else "the runs were not audited"
-        return Judgement(claim, "cannot say", f"{claim.audit} was not looked at: {why}")
+        return Judgement(claim, "cannot say", f"the audit {claim.audit} was not run: {why}")
     failing = {run.arm: finding for run, finding in told if finding.verdict == "fail"}
     if failing:
         first = next(iter(failing.values()))
         return Judgement(claim, "does not hold", f"{listed(failing)}: {first.sentence}")
-    return Judgement(claim, "holds", f"{told[0][1].sentence}; the same in all {len(told)} runs")
+    return Judgement(claim, "holds", f"{told[0][1].sentence}; the audit failed in none of {len(told)} runs")

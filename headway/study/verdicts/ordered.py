@@ -1,4 +1,4 @@
-"""Are several scores of one arm in the order somebody gave?"""
+"""Are several scores of one arm in a given order?"""
 
 import itertools
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from headway.study.verdicts.wording import plain, seeds
 
 
 class OrderedScores(Analysis):
-    """Every step of the order must stand: the p value is the largest of the steps', which needs no correction for their
-    number, because all of them are claimed at once. That a step goes the other way is one finding among several, and
-    pays for that (Bonferroni)."""
+    """Test every step of the order. The p value is the largest of the steps' p values: since all steps are claimed at
+    once, it needs no correction for their number. A step in the opposite direction is one finding among several, so its
+    p value is corrected (Bonferroni)."""
 
     answers = "ordered"
     question: Ordered
@@ -55,7 +55,7 @@ class OrderedScores(Analysis):
         return self.concluded(
             [self.question.arm],
             outcome,
-            self._sentence(outcome, narrowest, facts, seeds(len(found.seeds))) + family.undoes(self.p),
+            self._sentence(outcome, narrowest, facts, seeds(len(found.seeds))) + family.correction_note(self.p),
             **facts,
             seeds=len(found.seeds),
             p=self.p,
@@ -74,13 +74,13 @@ class OrderedScores(Analysis):
 
     @property
     def _names(self) -> dict[str, str]:
-        """By split where that tells them apart."""
+        """The names of the scores: just the split, if that is unique."""
         splits = {score: parsed(score).split for score in self.question.scores}
         return splits if len(set(splits.values())) == len(splits) else {score: score for score in splits}
 
     @property
     def _unit(self) -> str:
-        """Of scores of different metrics, that of the widest."""
+        """The unit of the difference; if the metrics differ, that of the form they share."""
         metrics = {metric_of(score) for score in self.question.scores}
         widest = {METRICS[metric.form_of] if metric.form_of else metric for metric in metrics}
         return next(iter(widest)).unit if len(metrics) > 1 == len(widest) else self.metric.unit

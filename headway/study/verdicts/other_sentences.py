@@ -1,9 +1,9 @@
 """Is one arm better than another, for other sentences as well as other seeds? Koehn's paired bootstrap, with seeds.
 
-A test set is a sample of sentences as seeds are one of trainings, and a lead can come from either. The bootstrap over
-sentences (Koehn 2004) takes two trained models as given: with one seed each it says which of these two would win on
-other sentences, and nothing of how they were made. Seeds on one test set say nothing of other sentences. Here both are
-counted (`stats/resampled.py`), so the interval is longer than either, and holds for both.
+A test set is a sample of sentences, seeds are a sample of training runs, and a lead can be due to either. The bootstrap
+over sentences (Koehn 2004) takes two trained models as given: it says which of the two would win on other sentences,
+but nothing about retraining them. Seeds on one test set say nothing about other sentences. Here both sources of
+variance are included (`stats/resampled.py`), so the interval is wider than with either alone and covers both.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from headway.scoring.bleu import of_sums
-from headway.stats.intervals import FEWEST_TO_RESAMPLE, LEVEL
+from headway.stats.intervals import LEVEL, MIN_TO_RESAMPLE
 from headway.stats.resampled import FEWEST, RESAMPLES, PairedResamples, paired
 from headway.stats.stopping import FIXED_SEEDS
 from headway.study.design.questions import PairedBootstrap
@@ -31,17 +31,15 @@ class OnOtherSentences(TwoArms):
         kept = self.kept_rows()
         if kept is None:
             self.contrast = None
-            self.why_not = (
-                self.why_not or f"what every sentence adds to {question.on} was not kept, or not of both arms"
-            )
+            self.why_not = self.why_not or f"the statistics of {question.on} per sentence were not stored for both arms"
             return
         shared, first, second = kept
         if first.shape[1] < FEWEST:
             self.contrast = None
-            self.why_not = f"there are {first.shape[1]} sentences, and {FEWEST} at least are drawn from"
+            self.why_not = f"there are {first.shape[1]} sentences, but the bootstrap needs at least {FEWEST}"
             return
         score = of_sums(self.metric)
-        assert score is not None, "or else the question would have been refused"
+        assert score is not None, "questions about other metrics are refused"
         self.drawn = paired(_counts(first), _counts(second), score)
         if len(shared) < 2 or of_seeds is None:
             self.contrast = None
@@ -53,40 +51,40 @@ class OnOtherSentences(TwoArms):
         self.p = None if self.why_not else self.contrast.p
 
     def _alone(self, drawn: PairedResamples) -> str:
-        """Of one pair of models."""
+        """The result for a single pair of models."""
         effect, interval = drawn.effect, drawn.over_rows
         ahead, other = self.arms if effect >= 0 else self.arms[::-1]
         shown = amount(abs(effect), interval if effect >= 0 else mirrored(interval), self.metric.unit)
         p = chance(drawn.p_by_seed[0])
-        return f"of these two models, {ahead} leads {other} by {shown} for other sentences ({p}, paired bootstrap)"
+        return f"for these two models, {ahead} leads {other} by {shown} on other sentences ({p}, paired bootstrap)"
 
     @property
     def resampled(self) -> Range | None:
-        if self.drawn is None or len(self.drawn.differences) < FEWEST_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
+        if self.drawn is None or len(self.drawn.differences) < MIN_TO_RESAMPLE or self.stopping is not FIXED_SEEDS:
             return None
         return self._turned(self.drawn.over_both)
 
     @property
     def method(self) -> str:
-        return f"{super().method}; seeds, and {RESAMPLES:,} draws of the sentences, the same for both arms"
+        return f"{super().method}; over seeds and {RESAMPLES:,} bootstrap samples of the sentences, paired"
 
     def more_notes(self, units: Callable[[float], float]) -> Iterator[str]:
         assert self.drawn is not None
         low, high = (units(end) for end in self._turned(self.drawn.over_rows))
         differing = sum(p < LEVEL for p in self.drawn.p_by_seed)
         count = len(self.drawn.differences)
-        over = f"for other sentences and these very models the difference lies between {low:.2f} and {high:.2f}"
-        yield f"{over}; over sentences alone (Koehn's test) {differing} of {count} pairs of models differ"
+        over = f"for these models and other sentences the difference is between {low:.2f} and {high:.2f}"
+        yield f"{over}; over sentences alone (Koehn's test) {differing} of {count} pairs of models differ significantly"
 
     def on_rows(self) -> None:
-        """Rows are in the answer already."""
+        """None: the bootstrap includes the rows already."""
 
     def _turned(self, interval: Range) -> Range:
         return interval if self.metric.sign > 0 else mirrored(interval)
 
 
 def _counts(kept: np.ndarray) -> np.ndarray:
-    """Of rows that are right or wrong: [right, 1]."""
+    """Rows that are right or wrong as sums: [right, 1]."""
     if kept.ndim == 3:
         return kept
     return np.stack([kept.astype(np.float64), np.ones(kept.shape)], -1)

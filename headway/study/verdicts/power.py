@@ -1,8 +1,8 @@
-"""What the seeds of a study can show, before any is trained.
+"""Power analysis: the smallest effect that the seeds of a study can detect, before any run is trained.
 
-It follows from how much seeds spread in an earlier study or a pilot: pooled over all its arms, after what a seed does
-to every arm is taken out, because arms are compared seed by seed. That takes the new arms to spread as those did. It is
-known as well as the earlier runs tell, so what follows from it has an interval.
+It is computed from the variance between seeds in an earlier study or a pilot, pooled over all its arms. Because arms
+are compared seed by seed, the effect that a seed has on all arms is removed first. This assumes that the new arms vary
+as much as the earlier ones. The variance is an estimate, so the result has a confidence interval.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headway.scoring.metrics import metric_of
-from headway.stats.intervals import FEWEST_FOR_POWER, LEVEL, POWER, noncentrality, visible
+from headway.stats.intervals import LEVEL, MIN_FOR_POWER, POWER, noncentrality, visible
 from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 from headway.stats.tests import picked_among
 from headway.study.design.questions import Best, Better, Depends, LadderQuestion, Ordered, Question
@@ -28,11 +28,11 @@ class SeedsCanShow:
     question: Question
     sentence: str
     effect: float | None = None
-    """Found with probability 0.8; None: nothing is known."""
+    """Detected with probability 0.8; None: unknown."""
     interval: tuple[float, float] | None = None
     unit: str = ""
     known_from: str = ""
-    """The study that shows how much seeds spread."""
+    """The study from which the variance between seeds is known."""
 
     def as_json(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in ("sentence", "effect", "interval", "unit", "known_from")}
@@ -41,43 +41,44 @@ class SeedsCanShow:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one seed's contrast, on the scale where effects add up."""
+    """The standard deviation of one seed's contrast, on the scale where effects are additive."""
 
     value: float
     freedom: int
-    """How well it is known."""
+    """The degrees of freedom of the estimate."""
     level: float
-    """The mean of the scores that it was seen in."""
+    """The mean of the scores it was estimated from."""
     of: Results
 
 
 def what_seeds_can_show(study: Study, earlier: Sequence[Results]) -> list[SeedsCanShow]:
-    """For every question of the study; by the earlier study that knows most about it."""
+    """The power for every question of the study, from the earlier study with the most degrees of freedom for it."""
     return [_of(question, study, earlier) for question in study.asked]
 
 
 def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCanShow:
     if isinstance(question, LadderQuestion):
-        return SeedsCanShow(question, "what a ladder shows follows from its points, and is known when they are")
+        return SeedsCanShow(question, "for a ladder this follows from its points, and is known once they are trained")
     count, known = len(study.seeds), [found for one in earlier if (found := _spread(question, study, one))]
     if count < 2:
-        return SeedsCanShow(question, "one seed shows nothing: without spread, chance cannot be told from effect")
+        return SeedsCanShow(question, "one seed shows nothing: without spread, an effect cannot be told from chance")
     spread = max(known, key=lambda one: one.freedom, default=None)
-    if spread is None or spread.freedom < FEWEST_FOR_POWER:
+    if spread is None or spread.freedom < MIN_FOR_POWER:
         return SeedsCanShow(
             question,
-            f"how much {question.on} varies from seed to seed is not known yet; give --from STUDY, an earlier "
-            "study of the same base, or a pilot: two arms with 4 seeds tell it roughly",
+            f"how much {question.on} varies between seeds is not known yet; give --from STUDY, an earlier study with "
+            "the same base or a pilot (two arms with 4 seeds give a rough estimate)",
         )
     level = LEVEL / max(1, len(study.asked)) / _picks(question, study)
     critical = (ANY_TIME if study.looks == "any" else FIXED_SEEDS).reach(count - 1, level)
     metric = metric_of(question.on)
     if not math.isfinite(critical):
         return SeedsCanShow(
-            question, f"{seeds(count)} are too few to show any difference to somebody who may look at any time"
+            question,
+            f"{seeds(count)} are too few to show any difference if you may look at any time (looks: any)",
         )
     natural = visible(noncentrality(count - 1, critical, POWER) * spread.value / math.sqrt(count), spread.freedom)
-    percent = metric.is_ratio and isinstance(question, Depends)  # as its verdict will say it
+    percent = metric.is_ratio and isinstance(question, Depends)  # the unit that its verdict will have
     unit = "%" if percent else metric.unit
     effect, low, high = (
         100 * metric.relative(value) if percent else metric.in_units(value, spread.level)
@@ -85,14 +86,14 @@ def _of(question: Question, study: Study, earlier: Sequence[Results]) -> SeedsCa
     )
     name, places = spread.of.folder.name, digits((low, high))
     shown = f"{fixed(effect, places)} [{fixed(low, places)}, {fixed(high, places)}] {unit}"
-    other = "" if spread.of.study.base == study.base else ", whose base is another recipe"
-    how = f"with probability 0.8; from the spread in {name}{other}"
+    other = "" if spread.of.study.base == study.base else ", which has another base recipe"
+    how = f"with probability 0.8; computed from the spread in {name}{other}"
     sentence = f"{seeds(count)} can detect a difference of {shown} or more ({how})"
     return SeedsCanShow(question, sentence, effect, (low, high), unit, name)
 
 
 def _picks(question: Question, study: Study) -> float:
-    """How many comparisons the answer is picked from."""
+    """The correction for picking the answer among several comparisons."""
     if isinstance(question, Best):
         return picked_among(len(study.arms))
     if isinstance(question, Depends):
@@ -106,7 +107,7 @@ def _levels(question: Depends, study: Study) -> tuple[set[str], set[str]]:
 
 
 def _spread(question: Question, study: Study, results: Results) -> Spread | None:
-    """How much the contrast that answers this question spreads over seeds, by what these results show."""
+    """The standard deviation over seeds of the contrast that answers this question, estimated from these results."""
     if not set(question.scores) <= set(results.score_names):
         return None
     if isinstance(question, Ordered):
@@ -117,7 +118,7 @@ def _spread(question: Question, study: Study, results: Results) -> Spread | None
         return _spread_of(variance, freedom, second, results)
     values = _values(results, question.on)
     if isinstance(question, Better) and question.than not in {arm.name for arm in study.arms}:
-        return _spread_of(*_within_arms(values), values, results)  # a cheap method has no spread of its own
+        return _spread_of(*_within_arms(values), values, results)  # a baseline has no spread of its own
     variance, freedom = _beside_seeds(values)
     if isinstance(question, Depends):
         cells = math.prod(map(len, _levels(question, study)))
@@ -140,14 +141,14 @@ def _spread_of(variance: float, freedom: int, values: Values, results: Results) 
 
 
 def _within_arms(values: Values) -> tuple[float, int]:
-    """The variance of one score of one arm, and how well it is known."""
+    """The variance of a score within an arm, pooled over arms, and its degrees of freedom."""
     arms = [np.array(list(column.values())) for column in values.values() if len(column) > 1]
     freedom = sum(len(arm) - 1 for arm in arms)
     return (sum(float(((arm - arm.mean()) ** 2).sum()) for arm in arms) / freedom if freedom else 0.0), freedom
 
 
 def _beside_seeds(values: Values) -> tuple[float, int]:
-    """The same, less what a seed does to every arm; of one arm alone, all of it."""
+    """The same after removing the effect of the seed on all arms; with a single arm nothing is removed."""
     arms = [column for column in values.values() if len(column) > 1]
     shared = sorted(set.intersection(*map(set, arms))) if arms else []
     if len(arms) < 2 or len(shared) < 2:

@@ -1,8 +1,8 @@
-"""What is asked of ladders: whose loss falls faster with compute, what the same loss costs others, which size is best.
+"""Verdicts on scaling laws: whose loss falls faster with compute, how much compute equal loss takes, the best size.
 
-Each family's law has resamples (`stats/scaling.py`). Those of two families weigh the same sizes, budgets and seeds
-alike, so what a seed does to both falls out of their difference. A p value is twice the share of resamples on the other
-side, and never less than one resample could show.
+Each family's law has bootstrap resamples (`stats/scaling.py`). Those of two families use the same weights for the same
+sizes, budgets and seeds, so the effect of a seed on both cancels in the difference. A p value is twice the share of
+resamples on the other side of zero, and never less than one resample could show.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ from headway.study.verdicts.caveats import no_such_number, sees_the_future
 from headway.study.verdicts.wording import amount, listed
 
 FARTHEST = 30.0
-"""So many times beyond the largest budget a verdict may rest on a law: resamples know nothing of other forms of it."""
-NO_FLOOR = "its loss is below what this law can ever reach"
+"""How many times beyond the largest budget a verdict may extrapolate: the resamples do not cover other forms of law."""
+NO_FLOOR = "the loss to reach is below the floor of its law"
 
 
 class OfLadder(Analysis):
-    """What all questions about laws have in common: an effect, resamples of it, and a sentence."""
+    """What all questions about laws share: an effect, resamples of it, and a sentence."""
 
     question: LadderQuestion
 
@@ -44,14 +44,14 @@ class OfLadder(Analysis):
             return
         self.found = [laws[name] for name in wanted]
         if flat := [one.table.source for one in self.found if min(one.fit.law.alpha, one.fit.law.beta) <= 0]:
-            self.why_not = f"the law of {listed(flat)} has an exponent that is not above 0"
+            self.why_not = f"the fitted law of {listed(flat)} has an exponent that is not above 0"
             return
         self.compare()
         if not self.why_not:
             self.p = p_of(self.drawn)
 
     def compare(self) -> None:
-        """Set `effect` and `drawn`; or `why_not`."""
+        """Set `effect` and `drawn`, or `why_not`."""
         raise NotImplementedError
 
     @property
@@ -76,7 +76,10 @@ class OfLadder(Analysis):
         outcome = self.outcome(family)
         said = self.sentence(outcome)
         if seers := [arm for arm in self._arms() if sees_the_future(self.about(arm))]:
-            outcome, said = "not comparable", f"{seers[0]} {no_such_number(self.metric)}. Taken as it stands: {said}"
+            outcome, said = (
+                "not comparable",
+                f"{seers[0]} {no_such_number(self.metric)}. Regardless of that: {said}",
+            )
         points = sum(len(one.table.points) for one in self.found)
         return Verdict(
             self.question,
@@ -86,7 +89,7 @@ class OfLadder(Analysis):
             seeds=max((len(of_arm) for of_arm in self.table.values()), default=0),
             p=self.p,
             p_corrected=family.p,
-            method=f"laws fitted to {points} points, {len(self.drawn):,} resamples by random weights",
+            method=f"laws fitted to {points} points, {len(self.drawn):,} bootstrap resamples with random weights",
             **self.facts(),
         )
 
@@ -122,7 +125,7 @@ class SteeperLaw(OfLadder):
         powers = f"C^−{self.powers[0]:.3f} against C^−{self.powers[1]:.3f}"
         by = amount(self.effect, self.interval)
         if outcome == "not distinguishable":
-            return f"not distinguishable: above their floors losses fall as {powers}, a difference of {by}"
+            return f"not distinguishable: above their floors the losses fall as {powers}, a difference of {by}"
         word = "faster" if outcome == "better" else "more slowly"
         return f"{family} falls {word} with compute than {than}: above their floors as {powers}, a difference of {by}"
 
@@ -175,7 +178,7 @@ class BestSizeOfLadder(OfLadder):
         if self.advice.beyond > FARTHEST:
             n = self.advice.parameters
             told = f"by the law it would be {n.value:.3g} [{n.low:.3g}, {n.high:.3g}], {self.advice.notes[0]}"
-            self.why_not = f"{told}; so far no interval of resamples holds, since other laws fit these points as well"
+            self.why_not = f"{told}; that far out the interval is not valid, since other laws fit these points as well"
             return
         given = self.question.parameters
         self.effect = float(np.log10(self.advice.parameters.value / given))
@@ -204,14 +207,14 @@ class BestSizeOfLadder(OfLadder):
 
 
 def _paired(first: ScalingAnalysis, second: ScalingAnalysis, of: Any) -> np.ndarray:
-    """The difference, resample by resample."""
+    """The difference between two families, resample by resample."""
     a, b = of(first), of(second)
     many = min(len(a), len(b))
     return a[:many] - b[:many]
 
 
 def p_of(drawn: Sequence[float] | np.ndarray) -> float:
-    """Two-sided, of an effect whose resamples these are: how often it would be on the other side of zero."""
+    """The two-sided p value of an effect with these resamples: how often they lie on the other side of zero."""
     known = np.asarray(drawn)[~np.isnan(drawn)]
     if not len(known):
         return 1.0

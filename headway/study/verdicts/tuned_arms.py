@@ -1,7 +1,8 @@
-"""Is one level of a factor better than another, each with what suits it best?
+"""Is one level of a factor better than another, each at its best settings?
 
-Two optimizers at one rate are compared in nothing but whom the rate suits. Here each comes with the arm that was best
-for it on one split, and the two are compared on another: what luck the choice has picked up stays behind.
+Comparing two optimizers at one learning rate only shows which one that rate suits. Here each level is represented by
+its best arm on one split, and the two arms are compared on another split, so that the luck of the selection does not
+carry over.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ class TunedArms(TwoArms):
     def __init__(self, question: BetterTuned, evidence: StudyEvidence, correct: Correct | None = None):
         best = best_arms(evidence, question.chosen_on, question.factor)
         if missing := [level for level in (question.level, question.than) if level not in best]:
-            raise UserError(f"no arm of '{missing[0]}' has a {question.chosen_on} at all its seeds")
+            raise UserError(f"no arm of '{missing[0]}' has the score {question.chosen_on} at all of its seeds")
         self.asked, self.best = question, best
         asked = Better.model_validate({"arm": best[question.level], "than": best[question.than], "on": question.on})
         super().__init__(asked, evidence, correct)

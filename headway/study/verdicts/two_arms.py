@@ -1,4 +1,4 @@
-"""Is one arm better than another, or than a cheap method?"""
+"""Is one arm better than another, or than a simple baseline?"""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -22,7 +22,7 @@ from headway.study.verdicts.analysis import (
     seed_notes,
     why_not,
 )
-from headway.study.verdicts.effects import could_show, is_beyond_units, measured, said, visible
+from headway.study.verdicts.effects import detectable, is_beyond_units, measured, said, visible
 from headway.study.verdicts.wording import chance, digits, percent, seeds
 
 
@@ -44,7 +44,7 @@ class TwoArms(Analysis):
             self.p = self.contrast.p
 
     def _opponent(self) -> Column:
-        """An arm; or a cheap method, which has no seeds: the same number stands against every one."""
+        """The other arm, or a simple baseline. A baseline has no seeds: every seed is compared with the same number."""
         than, cheap = self.question.than, self.evidence.cheap(self.question.on)
         if than in self.trained or than not in cheap:
             return self.column(than)
@@ -71,8 +71,8 @@ class TwoArms(Analysis):
             outcome, sentence = "not comparable", f"not comparable: {sentence}"  # the winner is also the less reliable
         rows = self.on_rows() if self.metric.is_of_rows else None
         if rows is not None and outcome in ("better", "worse") and rows.outcome != "different":
-            sentence += "; this holds for these rows, and may not for others"
-        resampled, relabelled = self.resampled, self._relabelled()
+            sentence += "; this holds for the rows of this split, and may not hold for other rows"
+        resampled, relabelled = self.resampled, self._permutation_p()
         return self.concluded(
             self.trained,
             outcome,
@@ -94,7 +94,7 @@ class TwoArms(Analysis):
 
     @property
     def resampled(self) -> Range | None:
-        """The interval of the effect by drawing the seeds anew, on the scale where effects add up."""
+        """The bootstrap interval of the effect over seeds, on the scale where effects are additive."""
         return None if self.contrast is None else self.contrast.bootstrap
 
     @property
@@ -103,12 +103,12 @@ class TwoArms(Analysis):
         return method(self.contrast, self.metric)
 
     def more_notes(self, units: Callable[[float], float]) -> Iterator[str]:
-        """What else is known; `units` says an effect in the metric's own."""
+        """Further notes of a subclass; `units` converts an effect to the metric's units."""
         yield from ()
 
     def kept_rows(self) -> tuple[list[int], np.ndarray, np.ndarray] | None:
-        """The seeds that both have, and what is kept of every row at each of them: [S, N] or [S, N, k], for each arm.
-        None where nothing is, or not of the same rows."""
+        """The seeds that both arms have, and for each arm what is stored per row: [S, N] or [S, N, k]. None if nothing
+        is stored, or not for the same rows."""
         if self.correct is None:
             return None
         first, second = (self.correct(arm, self.question.on) for arm in self.arms)
@@ -120,18 +120,19 @@ class TwoArms(Analysis):
         return shared, np.stack(answers[0]), np.stack(answers[1])
 
     def on_rows(self) -> RowsAndSeeds | None:
-        """Seeds alone say nothing of other rows; the answers to single rows, where they are to be had, do."""
+        """The comparison over rows as well as seeds, if per-row results are stored: seeds alone do not show whether the
+        difference generalizes to other rows."""
         kept = self.kept_rows()
         return None if kept is None or len(kept[0]) < 2 else rows_and_seeds(*kept[1:])
 
     @cached_property
     def _skewed(self) -> bool:
-        """Looked for in all arms of the study at once: a few seeds of two arms would not show it."""
+        """Tested on all arms of the study together: a few seeds of two arms would not show skewness."""
         return is_skewed([np.array(list(self.column(arm).values.values())) for arm in self.table])
 
-    def _relabelled(self) -> float | None:
-        """Where scores are skewed: how often chance shows as much, without Student's t. A cheap method cannot change
-        places with an arm, and of seeds added after a look no relabelling knows."""
+    def _permutation_p(self) -> float | None:
+        """A permutation p value if the scores are skewed. A baseline cannot be exchanged with an arm, and a permutation
+        test does not allow for seeds added after a look, so these have none."""
         found = self.contrast
         if found is None or not self._skewed or self.stopping is not FIXED_SEEDS or len(self.trained) < 2:
             return None
@@ -143,10 +144,10 @@ class TwoArms(Analysis):
     def _skew_notes(self, relabelled: float | None) -> Iterator[str]:
         if not self._skewed or self.contrast is None:
             return
-        told = "the scores of this study are skewed, and t intervals may hold the truth in fewer than 95 of 100 studies"
+        told = "the scores of this study are skewed, so 95 % t intervals may cover the true effect less often"
         if relabelled is not None:
-            how = "turning the signs of differences" if self.contrast.paired else "dealing the scores out anew"
-            told += f"; by {how}, which needs no shape, {chance(relabelled)} for this question alone"
+            how = "sign-flip test" if self.contrast.paired else "permutation test"
+            told += f"; a {how}, which assumes no distribution, gives {chance(relabelled)} (uncorrected)"
         yield told
 
     def _sentence(self, outcome: Outcome, facts: Mapping[str, Any], family: Family) -> str:
@@ -158,4 +159,4 @@ class TwoArms(Analysis):
             return f"{arm} is {outcome} than {than} by {said(facts)}{share}, {count}"
         place = "ahead of" if facts["effect"] >= 0 else "behind"
         told = f"not distinguishable: {arm} is {place} {than} by {said(facts)}, {count}"
-        return f"{told}{family.undoes(self.p)}; {could_show(facts, digits(facts['interval']))}"
+        return f"{told}{family.correction_note(self.p)}; {detectable(facts, digits(facts['interval']))}"

@@ -1,13 +1,13 @@
-"""How verdicts say numbers: an effect with as many digits as its interval bears, lists, counts."""
+"""How numbers are formatted in verdicts: effects with as many digits as their interval justifies, lists, counts."""
 
 import math
 from collections.abc import Container, Iterable, Sequence
 
-ENDLESS = 1e9
+SCIENTIFIC_FROM = 1e9
 
 
 def digits(interval: tuple[float, float]) -> int:
-    """Decimals, so that half the interval has two digits that count."""
+    """How many decimals to print, so that half the interval has two significant digits."""
     reach = (interval[1] - interval[0]) / 2
     if not math.isfinite(reach) or reach <= 0:
         return 2
@@ -15,8 +15,8 @@ def digits(interval: tuple[float, float]) -> int:
 
 
 def fixed(value: float, decimals: int) -> str:
-    """Never '-0.0', nor more digits than anybody reads."""
-    if abs(value) >= ENDLESS:
+    """Format with this many decimals; never '-0.0', and in scientific notation if huge."""
+    if abs(value) >= SCIENTIFIC_FROM:
         return f"{value:.2g}".replace("inf", "∞")
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
@@ -39,19 +39,19 @@ def percent(share: float) -> str:
 
 
 def mirrored(interval: tuple[float, float]) -> tuple[float, float]:
-    """The interval of the effect, seen from the other side."""
+    """The interval of the effect with its sign flipped."""
     return -interval[1], -interval[0]
 
 
 def plain(value: float) -> str:
-    """One number that stands alone: four digits that count."""
+    """A single number without an interval: four significant digits."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     return fixed(value, min(6, max(0, 3 - math.floor(math.log10(abs(value))))))
 
 
 def large(value: float) -> str:
-    """1.2M, 3.4k: for parameters and operations."""
+    """`1.2M`, `3.4k`: for parameter counts and FLOPs."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -74,7 +74,7 @@ def listed(names: Iterable[object]) -> str:
 
 
 def sentence(text: str, names: Container[str] = ()) -> str:
-    """With a full stop, and a capital letter unless it begins with one of these names."""
+    """Add a full stop, and a capital letter unless the text begins with one of these names."""
     text = text.strip()
     if text.split(" ", 1)[0].rstrip(":,") not in names:
         text = text[:1].upper() + text[1:]

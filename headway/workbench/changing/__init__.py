@@ -1,1 +1,1 @@
-"""A recipe as a form, what a change of it would take, and the study that sets it against the original"""
+"""Changing a recipe in a form, estimating what the change takes, and comparing it with the original in a study."""

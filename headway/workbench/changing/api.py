@@ -1,4 +1,4 @@
-"""`/api/ask/change`, `/api/change/…`: a recipe as a form, what a change takes, and its start, alone or as a study."""
+"""`/api/ask/change`, `/api/change/…`: recipe forms, estimates of what changes take, and starting them."""
 
 import shlex
 from pathlib import Path
@@ -22,9 +22,9 @@ class Changed(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     recipe: str | None = None
-    """One that comes with Headway; or …"""
+    """A packaged recipe; or …"""
     run: str | None = None
-    """… that of a run."""
+    """… the recipe of a run."""
     changes: Changes = []
     """key.path=value, as on the command line."""
 
@@ -40,14 +40,14 @@ class ChangedRun(Changed):
 
 @router.get("/api/recipes")
 async def recipes(bench: Here) -> dict[str, str]:
-    """The recipes that come with Headway, each in a sentence."""
+    """The packaged recipes, each with a one-sentence description."""
     return await bench.readers.ask(f"{READS}:bases")
 
 
 @router.post("/api/ask/change")
 async def form(asked: Changed, bench: Here) -> dict[str, Any]:
-    """The form, what is wrong, how it differs from the original, the command that does the same; and where it would
-    go: into the folder that is served, for a page changes nothing elsewhere."""
+    """The form, its errors, the differences from the original, the equivalent command, and where results would go:
+    always into the served folder, since a page changes nothing elsewhere."""
     found = await bench.readers.ask(f"{READS}:form", **_given(asked, bench))
     return {**found, "goes_to": {"runs": bench.shown(bench.runs), "studies": bench.shown(bench.studies)}}
 
@@ -60,7 +60,7 @@ async def takes(asked: ChangedStudy, bench: Here) -> dict[str, Any]:
 
 @router.post("/api/ask/change/study")
 async def study(asked: ChangedStudy, bench: Here) -> dict[str, str]:
-    """The study that sets the change against the original, and how to run it from a terminal."""
+    """A study that compares the change with the original, and the command to run it in a terminal."""
     text = await bench.readers.ask(f"{READS}:study_text", seeds=asked.seeds, **_given(asked, bench))
     words = _study_words(bench, asked.name or "my-change")
     return {"text": text, "command": shlex.join(["headway", *words])}
@@ -68,7 +68,7 @@ async def study(asked: ChangedStudy, bench: Here) -> dict[str, str]:
 
 @router.post("/api/change/train")
 async def train(asked: ChangedRun, bench: Here) -> dict[str, Any]:
-    """Train it: the job, and the name of the run that there will be."""
+    """Train the changed recipe. Returns the job, and the name of the run to come."""
     given = _given(asked, bench)
     found = await bench.readers.ask(f"{READS}:form", **given)
     if found["complaints"]:
@@ -80,7 +80,7 @@ async def train(asked: ChangedRun, bench: Here) -> dict[str, Any]:
 
 @router.post("/api/change/study")
 async def start_study(asked: ChangedStudy, bench: Here) -> dict[str, Any]:
-    """Run it against the original: the job, and the name of the study."""
+    """Run a study of the change and the original. Returns the job, and the name of the study."""
     given = _given(asked, bench)
     text = await bench.readers.ask(f"{READS}:study_text", seeds=asked.seeds, **given)
     found = await bench.readers.ask(f"{READS}:form", **given)
@@ -100,9 +100,9 @@ def _study_words(bench: Bench, name: str) -> list[str]:
 
 
 def _given(asked: Changed, bench: Bench) -> dict[str, Any]:
-    """The base as a reader finds it, and as the command line would name it in the folder that is served."""
+    """The base recipe, as a path for a reader, and as a command in the served folder names it."""
     if (asked.recipe is None) == (asked.run is None):
-        raise UserError("what is changed is a recipe or a run: name one of them, and not both")
+        raise UserError("give either a recipe or a run to change")
     if asked.run is not None:
         run = bench.run(asked.run)
         return {"base": str(run / "recipe.yaml"), "shown": bench.recipe_of(run), "changes": asked.changes}
@@ -112,8 +112,8 @@ def _given(asked: Changed, bench: Bench) -> dict[str, Any]:
 
 
 def _new(name: str, home: Path, what: str) -> str:
-    """A name that is a name, and that nothing has yet."""
+    """Check that a name is valid and not used yet."""
     check_names([name], what)
     if (home / name).exists() or (home / f"{name}.yaml").exists():
-        raise UserError(f"there is {what} {name} already: give it another name")
+        raise UserError(f"there is already {what} {name}: choose another name")
     return name

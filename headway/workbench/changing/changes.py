@@ -1,8 +1,8 @@
-"""Recipes and runs with changes: the form, what is wrong, the difference, the command; asked of the worker that
-understands recipes.
+"""Recipes and runs with changes: the form, its errors, the differences, the command. Runs in a worker, which can parse
+recipes.
 
-The changes are those of the command line, `key.path=value`, and go the same way: what a page says of them is what
-`headway train` would say.
+Changes have the form of the command line, `key.path=value`, and are applied by the same code, so a page reports the
+same errors as `headway train`.
 """
 
 import copy
@@ -26,13 +26,13 @@ from headway.workbench.changing.form import fields_of, typed
 
 
 def bases() -> dict[str, str]:
-    """The recipes that come with Headway, each in a sentence."""
+    """The packaged recipes, each with a one-sentence description."""
     return {name: first_sentence(text) for name, text in sorted(packaged().items())}
 
 
 def form(base: str, changes: Sequence[str], shown: str) -> dict[str, Any]:
-    """`base`: a packaged name, or the path of a run's recipe.yaml; `shown`: how the command line names it, from the
-    folder that is served."""
+    """The form for changing a recipe. `base`: a packaged recipe, or the path of a run's recipe.yaml; `shown`: its name
+    on a command line in the served folder."""
     original = _original(base)
     answer: dict[str, Any] = {"base": shown, "complaints": [], "difference": [], "warnings": [], "command": None}
     changed: Recipe | None = None
@@ -56,7 +56,7 @@ def form(base: str, changes: Sequence[str], shown: str) -> dict[str, Any]:
 
 
 def difference(original: Recipe, changed: Recipe) -> list[dict[str, str | None]]:
-    """Key by key, what was and what is; a key that only one of them has is null in the other."""
+    """The keys that differ, with the old and new value; null if a recipe does not have the key."""
     was, now = (flat(one.model_dump(mode="json", by_alias=True)) for one in (original, changed))
     gone = object()
     keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key, gone) != now.get(key, gone)]
@@ -68,25 +68,25 @@ def difference(original: Recipe, changed: Recipe) -> list[dict[str, str | None]]
 
 
 def judged_by(recipe: Recipe) -> str:
-    """The score by which such a run is judged, on a split that is no test: valid.perplexity."""
+    """The score by which such a run is judged, on a split other than test: valid.perplexity."""
     headline = tasks.of(recipe).headline_of(recipe).name
     splits = [*(recipe.scoring.splits or []), *recipe.training.evaluate_on, "valid"]
     return f"{next(split for split in splits if not is_test(split))}.{headline}"
 
 
 def suggested_name(shown: str, changes: Sequence[str], recipe: Recipe) -> str:
-    """What `headway train` would call it; of a run's recipe, after the run."""
+    """The name that `headway train` would choose; for a run's recipe, based on the run's name."""
     named = Path(shown).parent.name if shown.endswith("/recipe.yaml") else shown
     return name_of_changed(named, changes, recipe.hash)
 
 
 def study_text(base: str, changes: Sequence[str], seeds: int, shown: str) -> str:
-    """The original against the change, as a study's YAML file; the recipe of a run is written out in it."""
+    """A study that compares the original and the change, as YAML; a run's recipe is written out in it."""
     return write_tree(_study(base, changes, seeds, shown))
 
 
 def takes(base: str, changes: Sequence[str], seeds: int, shown: str) -> dict[str, Any]:
-    """What the change would take beside the original, measured on a few steps of each: parameters, steps, seconds."""
+    """What the change takes, compared with the original: parameters, steps, seconds, measured on a few steps."""
     from headway.study.design.study import Study
     from headway.study.execution.execute import suited
     from headway.study.execution.plan import plan
@@ -102,7 +102,7 @@ def _study(base: str, changes: Sequence[str], seeds: int, shown: str, may_be_sam
     original, changed = _original(base), load(base, changes)
     same = not difference(original, changed)
     if same and not may_be_same:
-        raise UserError("nothing is changed: there is nothing to set against the original")
+        raise UserError("nothing is changed, so there is nothing to compare with the original")
     arm = name_of_changed("", changes, changed.hash).removeprefix("-")
     arms = {"original": []} if same else {"original": [], arm: list(changes)}
     check_names(list(arms), "an arm")
@@ -127,7 +127,7 @@ def _loaded(base: str, changed_at: int) -> Recipe:
 
 
 def _as_far_as_it_goes(was: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """The values of a form for what is no recipe: as they were, with every change that can be put anywhere."""
+    """The form's values while the recipe is invalid: the original values, with every change that can be applied."""
     values = copy.deepcopy(was)
     for change in changes:
         attempt = copy.deepcopy(values)

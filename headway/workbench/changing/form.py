@@ -1,8 +1,8 @@
-"""A recipe as a form: every key with its meaning, what may stand there, and what stands there now.
+"""A recipe as a form: every key with its meaning, its possible values, and its current value.
 
-The form follows from the classes of the specs (choices, ranges and docstrings are theirs) and from a tree of plain
-values, which need not be a recipe yet: while somebody types, it is wrong most of the time, and the form stays. What is
-wrong is said by the same reader that the command line has.
+The form is generated from the spec classes (choices, ranges and docstrings) and from a tree of plain values. The tree
+need not be a valid recipe: while somebody types, it is invalid most of the time, and the form remains. Errors are
+reported by the same code as on the command line.
 """
 
 import types
@@ -20,16 +20,16 @@ from headway.core.variants import Variant, is_slot
 from headway.core.yaml import read_value, write_value
 
 NAMES: Mapping[Any, str] = {bool: "truth", int: "whole", float: "number", str: "text"}
-"""How a plain value is asked for; anything else is written as in a recipe."""
+"""The input for each plain type; other types are entered as in a recipe."""
 ENDS = ((Ge, "ge", "least"), (Gt, "gt", "above"), (Le, "le", "most"), (Lt, "lt", "below"))
 
 
 def fields_of(cls: type[Spec], tree: Mapping[str, Any], was: Mapping[str, Any], prefix: str = "") -> list[dict]:
-    """Of a spec's class. `tree`: its values, as far as they are given; `was`: those of the original."""
+    """The form fields of a spec class. `tree`: the given values; `was`: those of the original."""
     found, means = [], documentation(cls)
     for name, field in sorted(cls.model_fields.items(), key=lambda item: item[0] != "kind"):
         written = field.alias or name
-        if name == "kind" and issubclass(cls, Variant):  # chosen where the variant stands
+        if name == "kind" and issubclass(cls, Variant):  # chosen by the field that contains the variant
             continue
         value, before = tree.get(written, _default(field)), was.get(written, _default(field))
         found.append(_field(field, f"{prefix}{written}", written, _one_line(means.get(name)), value, before))
@@ -55,7 +55,7 @@ def _field(field: FieldInfo, key: str, name: str, meaning: str, value: Any, befo
 
 
 def _variant(slot: type[Variant], key: str, value: Any, before: Any) -> dict[str, Any]:
-    """One of several kinds, each with settings of its own."""
+    """A choice of kinds, each with its own settings."""
     tree, was = (_mapping({"kind": one} if isinstance(one, str) else one) for one in (value, before))
     kind = tree.get("kind")
     chosen = slot.variants.get(kind) if isinstance(kind, str) else None
@@ -71,7 +71,7 @@ def _variant(slot: type[Variant], key: str, value: Any, before: Any) -> dict[str
 
 
 def _options(annotation: Any) -> tuple[list[Any], bool]:
-    """What may stand there, and whether null may."""
+    """The possible types, and whether null is allowed."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _options(typing.get_args(annotation)[0])
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
@@ -81,7 +81,7 @@ def _options(annotation: Any) -> tuple[list[Any], bool]:
 
 
 def _range(field: FieldInfo) -> Iterator[tuple[str, Any]]:
-    """`least` and `most` may stand there themselves, `above` and `below` may not."""
+    """The limits of a number: `least` and `most` are allowed themselves, `above` and `below` are not."""
     names: Sequence[tuple[Any, str, str]] = (
         (Ge, "ge", "least"),
         (Gt, "gt", "above"),
@@ -106,7 +106,7 @@ def _default(field: FieldInfo) -> Any:
 
 
 def typed(value: Any) -> str:
-    """As it is typed on the command line: in quotes only where it would be read as something else without."""
+    """A value as it is typed on the command line: quoted only if it would be read as something else otherwise."""
     if isinstance(value, str) and value.strip() == value and value:
         try:
             if read_value(value) == value:

@@ -1,1 +1,1 @@
-"""What is inside a model, for a page: a process of its own that has the models loaded and answers in bytes"""
+"""Looking inside models: a worker process keeps them loaded, and answers pages in a binary format."""

@@ -1,4 +1,4 @@
-"""`/api/ask/look/…`: what a page, or a program, asks of a run's model. Answers are frames (`frames.py`)."""
+"""`/api/ask/look/…`: questions about a run's model. Answers are frames (`frames.py`)."""
 
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ Question = Literal[
 
 
 class AskedOfModel(BaseModel):
-    """What each question needs besides the run; the rest is left out."""
+    """The parameters of all questions; each uses some of them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,19 +40,19 @@ class AskedOfModel(BaseModel):
     layer: int | None = None
     head: int | None = None
     row: int | None = None
-    """Of gradients: after which token."""
+    """For gradients: the token after which the prediction is made."""
     off: list[tuple[str, int, int]] | None = Field(default=None, max_length=4096)
-    """Heads to be switched off: stack, layer, head."""
+    """Heads to switch off: stack, layer, head."""
     image: str | None = Field(default=None, max_length=200)
-    """Of the run's own data: test:3; or …"""
+    """A picture of the run's own data: test:3; or …"""
     picture: str | None = Field(default=None, max_length=900_000)
-    """… anybody's: a PNG, JPEG or the like, its bytes in base64."""
+    """… any picture: the bytes of a PNG, JPEG or similar file in base64."""
     seed: int | None = None
 
 
 @router.post("/{question}", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
 async def look(question: Question, asked: AskedOfModel, bench: Here) -> Response:
-    """Maps of all heads (small), one of them whole, rollout, losses with heads off, gradients; what the model does."""
+    """Small maps of all heads, one full map, rollout, losses with heads off, gradients; and what the model outputs."""
     given: dict[str, Any] = asked.model_dump(exclude={"run"}, exclude_none=True)
     folder = str(bench.run(asked.run))
     given |= {"folder": folder, "question": question}
@@ -62,5 +62,5 @@ async def look(question: Question, asked: AskedOfModel, bench: Here) -> Response
 
 @router.get("/colours")
 def colours() -> dict[str, list[list[int]]]:
-    """What weights and differences are painted in, here as in every picture: 256 steps each."""
+    """The colour scales of weights and differences, the same as in every picture: 256 steps each."""
     return {"weights": WEIGHTS.colours.tolist(), "differences": DIFFERENCES.colours.tolist()}

@@ -1,10 +1,10 @@
-"""Numbers for a page as bytes: a header of JSON, and arrays behind it as they lie in memory.
+"""A binary format for numbers: a JSON header, followed by arrays in their memory layout.
 
     4 bytes        length of the header, little-endian
-    header         {…, "arrays": {name: {"dtype", "shape", "at"}}}, filled up with blanks to a multiple of 8
-    arrays         each begins `at` so many bytes behind the header, at a multiple of 8
+    header         {…, "arrays": {name: {"dtype", "shape", "at"}}}, padded with blanks to a multiple of 8
+    arrays         each starts `at` bytes after the header, at a multiple of 8
 
-A browser reads it without copying: `static/frames.js` does. 144 maps of 128 × 128 cells are 2.4 MB and no parsing.
+A browser can read it without copying (`static/frames.js`). 144 maps of 128 × 128 cells are 2.4 MB, without parsing.
 """
 
 import json
@@ -20,7 +20,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     places, bodies, at = {}, [], 0
     for name, array in arrays.items():
         if array.dtype.name not in DTYPES:
-            raise TypeError(f"{name} is {array.dtype}; a page reads {', '.join(DTYPES)}")
+            raise TypeError(f"{name} has dtype {array.dtype}; pages can read {', '.join(DTYPES)}")
         body = np.ascontiguousarray(array).tobytes()
         places[name] = {"dtype": array.dtype.name, "shape": list(array.shape), "at": at}
         bodies.append(body + bytes(-len(body) % 8))

@@ -1,6 +1,6 @@
-"""The models that pages looked at last, kept by a worker that is asked about them (`bench.models`).
+"""The models that pages looked at recently, kept loaded in a worker (`bench.models`).
 
-A run that is still training gets new weights by and by: what is kept is known by its checkpoints, too.
+A run in training gets new weights from time to time, so the cache key includes its checkpoints.
 """
 
 from collections import OrderedDict
@@ -18,18 +18,16 @@ _KEPT: OrderedDict[tuple[str, ...], Subject] = OrderedDict()
 
 
 def answer(folder: str, question: str, checkpoint: str = "auto", trust: bool = False, **given: Any) -> bytes:
-    """What a page asks of a run's model, as a frame (`frames.py`)."""
+    """Answer a question about a run's model, as a frame (`frames.py`)."""
     if question not in QUESTIONS:
-        raise UserError(f"there is no question '{question}'; there are: {', '.join(QUESTIONS)}")
+        raise UserError(f"unknown question '{question}'; there are: {', '.join(QUESTIONS)}")
     try:
         return getattr(_subject(Path(folder), checkpoint, trust), question)(**given)
     except (MemoryError, RuntimeError) as fault:
         if not isinstance(fault, MemoryError) and "memory" not in str(fault):
             raise
         _KEPT.clear()
-        raise UserError(
-            "the machine has no memory left for this: a shorter text, or a smaller model, may fit"
-        ) from None
+        raise UserError("not enough memory: try a shorter text or a smaller model") from None
 
 
 def _subject(folder: Path, checkpoint: str, trust: bool) -> Subject:

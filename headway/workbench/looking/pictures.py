@@ -1,7 +1,7 @@
-"""A run's model beside pictures: of its own data, or brought by whoever looks.
+"""A run's model with pictures: from its own data, or uploaded by the user.
 
-A picture of the data is opened once, however often captions are typed beside it: the data is not loaded again, and a
-look at a picture of test, which is counted, is one look.
+Each picture of the data is opened once, however many captions are tried with it. So the data are not loaded again, and
+several captions for a picture of the test split count as one look at test.
 """
 
 import base64
@@ -22,7 +22,7 @@ from headway.tasks.abilities import MatchesPictures
 from headway.workbench.looking.frames import pack
 
 FIRST = "valid:0"
-"""Where a page begins: looks at test are counted, and these are not."""
+"""The first picture of a page. It is not from test, since looks at test are counted."""
 
 
 class PictureDesk:
@@ -31,8 +31,8 @@ class PictureDesk:
         self._opened: dict[str, tuple[Shown, str]] = {}
 
     def match(self, text: str, image: str = FIRST, picture: str | None = None) -> bytes:
-        """A picture beside a caption: their cosine, and where each head looks. `image`: one of the run's own data
-        (test:3); `picture`: anybody's, the bytes of its file in base64."""
+        """Match a picture with a caption: their cosine, and the attention of each head. `image`: one of the run's own
+        data (test:3); `picture`: the bytes of a picture file in base64."""
         kind = tasks.able(self.run, MatchesPictures)
         shown, caption = self.of_data(image) if picture is None else (brought(picture), None)
         maps = kind.look_at(self.run, self.model, shown, text)
@@ -53,11 +53,11 @@ class PictureDesk:
         return pack(header, arrays)
 
     def of_data(self, name: str) -> tuple[Shown, str]:
-        """And what the data says of it."""
+        """A picture of the run's data, with its caption there."""
         if name not in self._opened:
             split, _, place = name.partition(":")
             if not place.isdecimal():
-                raise UserError(f"'{name}' is no picture of the run's own data: they are named valid:0, valid:1 …")
+                raise UserError(f"'{name}' is not a picture of the run's own data; expected valid:0, valid:1 …")
             (shown,) = self._data.shown(split, [int(place)])
             self.run.count_looks_at_test([split])
             self._opened[name] = shown, self._data.caption_of(split, int(place))
@@ -72,11 +72,11 @@ class PictureDesk:
 
 
 def brought(picture: str) -> Shown:
-    """What somebody sends: a file of any kind, until it is found to be a picture."""
+    """An uploaded picture. The file may contain anything, so it is checked first."""
     try:
         content = base64.b64decode(picture, validate=True)
     except (binascii.Error, ValueError):
-        raise UserError("the picture is not in base64: send the bytes of its file so") from None
+        raise UserError("the picture is not valid base64: send the bytes of its file in base64") from None
     image, notes = open_image(content, "your picture")
     return Shown("your picture", image, tuple(notes))
 

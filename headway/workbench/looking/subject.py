@@ -1,9 +1,8 @@
-"""One run's model, loaded: what a page can ask of it.
+"""One run's model, loaded: answers questions about it.
 
-Maps come in two sizes. Small ones of all heads at once, each cell the largest weight of the block of tokens that it
-stands for (a mean would let single weights of long texts vanish), coloured by whoever draws them; and one at a time
-whole. What was computed for a text is kept until another one is asked about, so that going from head to head costs
-nothing.
+Maps come in two sizes. Small ones are made for all heads at once: each cell is the largest weight in the block of
+tokens it covers, since a mean would hide single large weights in long texts; the page colours them. Full maps are made
+one at a time. Results for a text are kept until another text is used, so that switching between heads is free.
 """
 
 import contextlib
@@ -32,10 +31,10 @@ from headway.workbench.looking.frames import pack
 from headway.workbench.looking.pictures import FIRST, PictureDesk
 
 SMALL = 96
-"""Cells on a side of a small map, at most."""
+"""The largest side of a small map, in cells."""
 ALL_GRADIENTS = 64
-"""Up to so many tokens, gradients of all predictions are taken at once: each is a pass back through the model."""
-MOST_CHARACTERS = 200_000
+"""For texts of up to this many tokens, gradients of all predictions are computed: a backward pass each."""
+MAX_CHARACTERS = 200_000
 EXAMPLES = ("Return the size of the file.", "the quick brown fox", "fox", "a", "0")
 ABILITIES = {
     "classify": Classifies,
@@ -46,13 +45,13 @@ ABILITIES = {
 }
 
 Off = Sequence[tuple[str, int, int]]
-"""Heads, each by stack, layer and number."""
+"""Heads to switch off: stack, layer and head number."""
 
 
 class Subject:
     def __init__(self, folder: Path, checkpoint: str, trust: bool = False):
         self.run = open_run(str(folder), folder.parent, trust)
-        # Where others train, their GPU is theirs: one sentence is read by a CPU as well.
+        # On the CPU: GPUs may be busy with trainings, and for one sentence a CPU is fast enough.
         self.model, saved = load_model(self.run, checkpoint, "cpu")
         self.task, self.step = tasks.of(self.run.recipe), saved.step
         self.paths = self.task.attention(self.model)
@@ -83,9 +82,9 @@ class Subject:
         )
 
     def _example(self) -> str | None:
-        """Something to begin with, that the vocabulary can read; of a model of pictures, what is said of the first."""
+        """An initial text that the vocabulary can read; for a model of pictures, the caption of the first one."""
         if issubclass(self.task, MatchesPictures):
-            with contextlib.suppress(UserError):  # its data is elsewhere: pictures can be brought nevertheless
+            with contextlib.suppress(UserError):  # its data are missing, but pictures can still be uploaded
                 return self.pictures.of_data(FIRST)[1]
         for text in EXAMPLES:
             try:
@@ -97,7 +96,7 @@ class Subject:
     # --- maps --------------------------------------------------------------------------------------------------------
 
     def maps(self, text: str) -> bytes:
-        """All of them, small. Of a model without attention: the tokens, and why."""
+        """Small maps of all heads. For a model without attention: the tokens, and a note."""
         self._look(text)
         shape = (sum(len(w) for stack in self._stacks for w in stack.layers.values()), SMALL, SMALL)
         small, heads, at, stacks = np.zeros(shape, np.uint8), [], 0, []
@@ -123,7 +122,7 @@ class Subject:
         return pack({"stacks": stacks, "heads": heads, "notes": self._notes, **self._answer}, {"small": small})
 
     def numbers(self, text: str) -> bytes:
-        """Of every head, in the order of `maps`: how even it is, how far it looks, and at what."""
+        """Statistics of every head, in the order of `maps`: entropy, distance, and what it attends to."""
         self._look(text)
         heads = [
             numbers
@@ -134,7 +133,7 @@ class Subject:
         return pack({"heads": heads}, {})
 
     def map(self, text: str, stack: str, layer: int, head: int) -> bytes:
-        """One, whole."""
+        """One full map."""
         self._look(text)
         layers = self._stack(stack).layers
         if layer not in layers:
@@ -149,7 +148,7 @@ class Subject:
         if stack is None:
             raise UserError(" ".join(self._notes))
         if others or stack.name != "self":
-            raise UserError("rollout is of one sequence, and a translator has two")
+            raise UserError("rollout needs one sequence, but a translator has two")
         last = max(stack.layers) if layer is None else layer
         kept = [weights for number, weights in stack.layers.items() if number <= last]
         if not kept:
@@ -168,19 +167,19 @@ class Subject:
             self._answer = {"tokens": list(found.sentence.tokens)}
         else:
             sentence = read(self.run.tokenizer, text)
-            self._notes = [f"{self.run.name} has no attention, so there are no maps of it", *sentence.warnings]
+            self._notes = [f"{self.run.name} has no attention, so there are no maps", *sentence.warnings]
             self._answer = {"tokens": list(sentence.tokens)}
         self._text = text
 
     def _check_memory(self, text: str) -> None:
-        """Before the machine is out of it: maps grow with the square of the text."""
+        """Refuse a text whose maps do not fit into memory: they grow with the square of its length."""
         tokens = len(self.run.tokenizer.encode(text).ids)
         heads = sum(_heads(mixer) for mixer in self.model.modules() if isinstance(mixer, Mixer))
         needed, there = 3 * 4 * heads * tokens**2, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > there:
             fit = int(math.sqrt(there / (12 * heads)))
             raise UserError(
-                f"{heads} maps of {tokens:,} tokens take {needed / 2**30:.1f} GiB, and {there / 2**30:.1f} are free: "
+                f"{heads} maps of {tokens:,} tokens need {needed / 2**30:.1f} GiB, but {there / 2**30:.1f} are free: "
                 f"a text of about {fit:,} tokens would fit"
             )
 
@@ -194,7 +193,7 @@ class Subject:
     # --- losses and gradients ----------------------------------------------------------------------------------------
 
     def losses(self, text: str, off: Off = ()) -> bytes:
-        """Of every token; and with these heads switched off, if there are any."""
+        """The loss of every token, and the losses with these heads switched off, if any are given."""
         losing = self._losing_on(text)
         now = losing()
         header: dict[str, Any] = {"pieces": now.pieces, "what": now.what, "nats": [_finite(one) for one in now.nats]}
@@ -204,10 +203,10 @@ class Subject:
         return pack(header, {})
 
     def each_off(self, text: str) -> bytes:
-        """What is lost in all by switching off one head after the other."""
+        """How much the total loss rises when one head is switched off, for every head."""
         losing, counts = self._losing_on(text), {}
         if not any(self.paths.values()):
-            raise UserError(f"{self.run.name} has no heads that could be switched off")
+            raise UserError(f"{self.run.name} has no heads that can be switched off")
         self._look(text)
         names = {path: (stack, layer) for stack, layers in self.paths.items() for layer, path in layers.items()}
         for path, (stack, layer) in names.items():
@@ -220,7 +219,7 @@ class Subject:
         return pack({"each": told}, {})
 
     def gradients(self, text: str, row: int | None = None) -> bytes:
-        """Shares of all predictions; of long texts, of the one after this token, or after the last."""
+        """Gradient shares of all predictions; for long texts, of the one after this token or after the last."""
         _check(text)
         tokens, rows = len(read(self.run.tokenizer, text).ids), None
         if tokens > ALL_GRADIENTS:
@@ -281,13 +280,13 @@ class Subject:
 
 
 def _heads(mixer: Mixer) -> int:
-    """That show maps; where somebody else's module does not say how many it has, as many as most have."""
+    """The number of heads with maps; 12 if a plugin's module does not say."""
     spec = getattr(mixer, "spec", None)
     return (getattr(spec, "number_of_heads", None) or 12) if hasattr(mixer, "weights") else 0
 
 
 def _numbers(weights: Tensor, of_itself: bool) -> list[dict[str, float | None]]:
-    """Of each head; where a text looks at itself, distances say something."""
+    """Statistics of each head; those of distances only for self-attention."""
     if of_itself:
         found = statistics(weights)
         return [{name: _finite(value) for name, value in found.of(head).items()} for head in range(len(weights))]
@@ -295,7 +294,7 @@ def _numbers(weights: Tensor, of_itself: bool) -> list[dict[str, float | None]]:
 
 
 def _bytes(weights: Tensor) -> np.ndarray:
-    """By the square root, as they are coloured; what is not exactly zero stays visible."""
+    """Square roots as bytes, as in the colour scale; weights above zero stay visible."""
     found = (weights.float().clamp(0, 1).sqrt() * 255).round()
     return torch.where((weights > 0) & (found == 0), 1.0, found).to(torch.uint8).numpy()
 
@@ -309,5 +308,5 @@ def _finite(value: float | None) -> float | None:
 
 
 def _check(text: str) -> None:
-    if len(text) > MOST_CHARACTERS:
-        raise UserError(f"the text has {len(text):,} letters; at most {MOST_CHARACTERS:,} are looked at")
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"the text has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")

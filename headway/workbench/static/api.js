@@ -1,4 +1,4 @@
-// The server, asked; and what happens, told as it happens.
+// Requests to the server, and its event stream.
 
 export class Refused extends Error {
   constructor(status, words) { super(words); this.status = status; }
@@ -8,12 +8,12 @@ async function answered(response) {
   const text = await response.text();
   let found;
   try { found = JSON.parse(text); } catch { found = { error: text || response.statusText }; }
-  if (response.status === 401) lost(true, `${found.error}. The token of this page is no longer the server's.`);
+  if (response.status === 401) lost(true, `${found.error}. The token of this page is no longer valid.`);
   if (!response.ok) throw new Refused(response.status, found.error ?? response.statusText);
   return found;
 }
 
-/** fetch(), which says on the page when nobody answers. */
+/** fetch() that shows a notice if the server does not answer. */
 export async function asked(path, settings) {
   try {
     const response = await fetch(path, { credentials: "same-origin", ...settings });
@@ -30,7 +30,7 @@ export const post = async (path, body, signal) => answered(await asked(path, {
   method: "POST", signal, headers: { "content-type": "application/json" }, body: JSON.stringify(body ?? {}),
 }));
 
-/** A name in an address: slashes stay. */
+/** Encode a name for an address; slashes are kept. */
 export const named = (name) => name.split("/").map(encodeURIComponent).join("/");
 export const query = (given) => {
   const found = new URLSearchParams();
@@ -52,9 +52,9 @@ function lost(is, why = AWAY) {
 }
 
 /**
- * watch(() => ["runs", "run:NAME@BYTE"], {runs: f, run: f, metrics: f, study: f, anew: f}, signal): what happens from now
- * on. Topics are asked for at every connection, so that a page goes on where it stood, whatever happened to the server
- * meanwhile. A page that is hidden lets go of its connection: browsers have only six for one server.
+ * watch(() => ["runs", "run:NAME@BYTE"], {runs: f, run: f, metrics: f, study: f, anew: f}, signal) listens to events.
+ * Topics are computed at every connection, so that a page continues where it was, whatever happened to the server
+ * meanwhile. A hidden page closes its connection, since browsers allow only six per server.
  */
 export function watch(topics, listeners, signal) {
   let source, again;
@@ -68,7 +68,7 @@ export function watch(topics, listeners, signal) {
     source.onopen = () => lost(false);
     source.onerror = () => {
       close();
-      get("/api/about", signal).catch(() => {}); // says if it is the server; else it is what was watched that is gone
+      get("/api/about", signal).catch(() => {}); // shows a notice if the server is gone; otherwise a topic is
       again = setTimeout(open, 1000);
     };
     for (const [kind, listener] of Object.entries(listeners)) source.addEventListener(kind, (event) => listener(JSON.parse(event.data)));

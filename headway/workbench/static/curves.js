@@ -1,11 +1,11 @@
-// Curves on a canvas: many points, drawn again when there are new ones, at most once a frame and never while hidden.
+// Curves on a canvas: redrawn when there are new points, at most once per frame and never while hidden.
 
 import { h, number, put } from "./dom.js";
 
 export const colour = (index) => `--curve-${(index % 8) + 1}`;
 const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A canvas cannot read light-dark(): ask an element what it comes to. */
+/** A canvas does not support light-dark(): read the computed colour of an element. */
 const probe = h("span", { hidden: true });
 document.body.append(probe);
 export function ink(name) {
@@ -21,7 +21,7 @@ function ticks(low, high, wanted) {
   return found;
 }
 
-/** Means over neighbours, for curves that jump. */
+/** A running mean, for noisy curves. */
 export function smoothed(values, share) {
   if (!share) return values;
   const keep = 1 - 1 / (1 + (values.length * share) / 4);
@@ -59,7 +59,7 @@ export class Plot {
     this.asked = requestAnimationFrame(() => { this.asked = undefined; this.paint(); });
   }
 
-  /** Where everything lies. */
+  /** The axes and their scales. */
   scales(width, height) {
     let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
     const usable = (value) => value !== null && Number.isFinite(value) && (!this.logarithmic || value > 0);
@@ -71,7 +71,7 @@ export class Plot {
         all.push(value);
       });
       if (quiet || !all.length) continue;
-      // The first steps of a training are high: what comes later is what one looks at.
+      // The first losses of a training are high: clip them, so that later ones are visible.
       const sorted = all.toSorted((a, b) => a - b);
       low = Math.min(low, sorted[0]);
       high = Math.max(high, sorted.length > 50 ? sorted[Math.ceil(sorted.length * 0.995) - 1] : sorted.at(-1));
@@ -105,7 +105,7 @@ export class Plot {
     const placed = (this.placed = this.scales(width, height));
     if (!placed) {
       pen.fillStyle = ink("--faint");
-      pen.fillText("nothing measured yet", 52, 30);
+      pen.fillText("no data yet", 52, 30);
       return;
     }
     const { box, x, y } = placed;
@@ -198,7 +198,7 @@ export function short(value) {
   return String(+value.toPrecision(6));
 }
 
-/** The course of one curve, in a line of text's height. */
+/** Draw a curve at the height of a line of text. */
 export function spark(canvas, { steps, values }, name = "--faint") {
   const scale = devicePixelRatio || 1, width = canvas.clientWidth || 110, height = canvas.clientHeight || 26;
   canvas.width = width * scale;
@@ -219,12 +219,12 @@ export function spark(canvas, { steps, values }, name = "--faint") {
   pen.beginPath(); pen.arc(x(kept.at(-1)[0]), y(kept.at(-1)[1]), 1.8, 0, 7); pen.fill();
 }
 
-/** One run's curves, kept up to date: `take` gives what the server told at first, `add` what it tells since. */
+/** One run's live curves: `take` sets the initial data, `add` appends new lines. */
 export class Live {
   constructor() { this.at = 0; this.columns = {}; }
   take({ at, columns }) { this.at = at; this.columns = columns; }
   add({ from, at, lines }) {
-    if (from > this.at) return false; // something was missed
+    if (from > this.at) return false; // lines are missing
     if (at <= this.at) return true;
     const seen = from < this.at ? Math.max(0, ...Object.values(this.columns).map(({ steps }) => steps.at(-1) ?? 0)) : -1;
     for (const { step, ...values } of lines) {

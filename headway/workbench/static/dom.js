@@ -1,4 +1,4 @@
-// Elements, made of text that is always text: nothing here, or in any view, reads a string as HTML.
+// Creates elements. Text is always inserted as text: neither this file nor any view parses a string as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -23,12 +23,12 @@ export const s = (tag, attributes, ...children) => fill(document.createElementNS
 export const put = (element, ...children) => (element.replaceChildren(...children.flat(Infinity).filter(Boolean)), element);
 
 /**
- * An SVG that this server drew, as elements. Names of arms and classes are in it, so nothing is taken but shapes and
- * text; and styles are set one by one, for the page's policy allows none that stand in markup.
+ * An SVG from the server, as elements. It contains names of arms and classes, so only shapes and text are copied;
+ * and styles are set one by one, since the page's policy forbids inline styles.
  */
 export function drawn(text) {
   const parsed = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
-  if (parsed.nodeName !== "svg") return h("p", { class: "note" }, "this cannot be drawn");
+  if (parsed.nodeName !== "svg") return h("p", { class: "note" }, "this figure cannot be drawn");
   return copied(parsed);
 }
 const SHAPES = new Set(["svg", "g", "path", "line", "polyline", "polygon", "rect", "circle", "text", "tspan", "title", "defs", "clipPath"]);
@@ -47,7 +47,7 @@ function copied(element) {
   return made;
 }
 
-/** Four significant digits, and never a power of ten for what people can read: as everywhere in Headway. */
+/** Four significant digits, with a power of ten only for very large or small numbers, as everywhere in Headway. */
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return String(value);
@@ -76,7 +76,7 @@ export function ago(time) {
   return "just now";
 }
 
-/** A command, to be copied. */
+/** A command with a button that copies it. */
 export function command(text) {
   const copy = h("button", { class: "plain copy", type: "button", "aria-label": "Copy the command", onclick: async () => {
     try { await navigator.clipboard.writeText(text); copy.textContent = "copied"; }
@@ -89,8 +89,8 @@ export function command(text) {
 
 export const badge = (word, kind) => h("span", { class: `status ${kind ?? ""}` }, word);
 
-/** What is being done, until something is there to be seen. */
+/** A message about what is being loaded. */
 export const doing = (words) => h("p", { class: "doing", role: "status" }, `${words} …`);
 
-/** What went wrong, in the server's words. */
+/** An error message, usually the server's. */
 export const trouble = (error) => h("p", { class: "trouble", role: "alert" }, error.message ?? String(error));

@@ -1,8 +1,8 @@
-// Numbers from the server as bytes (`looking/frames.py`): a header, and arrays that are read where they lie.
+// Reads the server's binary format (`looking/frames.py`): a header, and arrays that are read without copying.
 
 import { Refused, asked } from "./api.js";
 
-let halves; // every float16 there is, as a float32
+let halves; // all float16 values as float32
 function half(words) {
   if (!halves) {
     halves = new Float32Array(65536);
@@ -31,14 +31,14 @@ export function unpack(buffer) {
   return header;
 }
 
-/** A question about a run's model. */
+/** Ask a question about a run's model. */
 export async function askModel(question, given, signal) {
   const response = await asked(`/api/ask/look/${question}`, {
     method: "POST", signal, headers: { "content-type": "application/json" }, body: JSON.stringify(given),
   });
   if (!response.ok) {
     let words = response.statusText;
-    try { words = (await response.json()).error ?? words; } catch { /* no words of its own */ }
+    try { words = (await response.json()).error ?? words; } catch { /* the answer is not JSON */ }
     throw new Refused(response.status, words);
   }
   return unpack(await response.arrayBuffer());

@@ -1,4 +1,4 @@
-// The shell: addresses, views, the bar above. Every view has an address; the back button goes back.
+// The frame of the page: addresses, views, the navigation bar. Every view has an address; the back button works.
 
 import { get } from "./api.js";
 import { h, put, trouble } from "./dom.js";
@@ -10,7 +10,7 @@ let leaving;
 
 for (const { path, label } of ROUTES.filter((route) => route.label)) nav.append(h("a", { href: `/${path}`, dataset: { path } }, label));
 
-/** What is no encoding stands for itself: there is nothing of that name, and that is said. */
+/** Parts that are not valid encodings are kept as they are, and lead to an error message. */
 function decoded(part) {
   try { return decodeURIComponent(part); } catch { return part; }
 }
@@ -57,7 +57,7 @@ async function show() {
   }
 }
 
-/** To another view of this page. */
+/** Go to another view. */
 export function go(address) {
   history.pushState(null, "", address);
   scrollTo(0, 0);
@@ -76,7 +76,7 @@ addEventListener("popstate", show);
 document.querySelector("button.theme").addEventListener("click", () => {
   const dark = getComputedStyle(document.documentElement).getPropertyValue("--is-dark").trim() === "1";
   document.documentElement.dataset.theme = dark ? "light" : "dark";
-  try { localStorage.setItem("headway-theme", dark ? "light" : "dark"); } catch { /* a browser that keeps nothing */ }
+  try { localStorage.setItem("headway-theme", dark ? "light" : "dark"); } catch { /* storage is disabled */ }
   dispatchEvent(new Event("headway-theme"));
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("headway-theme")));
@@ -86,7 +86,7 @@ addEventListener("keydown", (event) => {
     if (field) { event.preventDefault(); field.focus(); field.select(); }
   }
 });
-/** The folder that is shown, and whether anything can be started there. */
+/** The served folder, and whether trainings can be started. */
 export const about = get("/api/about");
 about.then(({ folder, read_only: readOnly }) => {
   const place = document.querySelector("header .folder");

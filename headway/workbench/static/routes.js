@@ -1,4 +1,4 @@
-// Every view: the first word of its address, what it is called above, and the file that shows it.
+// Every view: the first word of its address, its label in the navigation bar, and its file.
 
 export const ROUTES = [
   { path: "runs", label: "Runs", load: () => import("./views/runs.js") },

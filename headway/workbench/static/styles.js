@@ -1,4 +1,4 @@
-// Style sheets of single views, loaded with them: the first page stays small.
+// Style sheets of single views, loaded with them to keep the first page small.
 
 const loaded = new Map();
 

@@ -1,5 +1,5 @@
-// Before anything is drawn: light or dark, as the reader chose here, else as their system has it.
+// Sets the light or dark theme before anything is drawn, if the user has chosen one.
 try {
   const chosen = localStorage.getItem("headway-theme");
   if (chosen) document.documentElement.dataset.theme = chosen;
-} catch { /* a browser that keeps nothing */ }
+} catch { /* storage is disabled */ }

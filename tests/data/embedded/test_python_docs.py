@@ -77,7 +77,7 @@ def test_sources_that_do_not_parse_are_passed_over(tmp_path: Path, monkeypatch: 
 
 def test_a_second_python_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", "no-such-python")
-    with pytest.raises(UserError, match="a second Python, which cannot be run"):
+    with pytest.raises(UserError, match="a second Python process, which failed"):
         list(python_docs._modules_in_c())
 
 

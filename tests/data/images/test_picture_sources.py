@@ -57,7 +57,7 @@ def test_classes_by_folders_and_what_is_held_out(tmp_path):
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ("file,caption\nmissing.png,x\n", r"1 of 1 captions are of pictures that are not there.*missing\.png"),
+        ("file,caption\nmissing.png,x\n", r"1 of 1 captions name pictures that do not exist.*missing\.png"),
         ("file,caption\na.png\n", "line 2: expected a file and its caption, found 1 column"),
         ("file,caption\na.png,x, y\n", "quoted"),
         ("file,caption\na.png,\n", "an empty one"),
@@ -79,8 +79,8 @@ def test_folders_that_do_not_fit(tmp_path):
     for name, says in (
         ("none", "there is no folder"),
         ("empty", "has no pictures"),
-        ("loose", "nothing says what is on them"),
-        ("one", "are of one class, 'cat'"),
+        ("loose", "neither captions nor classes"),
+        ("one", "have the same class, 'cat'"),
         ("one/cat/a.png", "is a file; expected a folder"),
     ):
         with pytest.raises(UserError, match=says):
@@ -92,7 +92,7 @@ def test_a_class_that_train_has_not(tmp_path):
         for kind in kinds:
             (tmp_path / split / kind).mkdir(parents=True)
             Image.new("RGB", (4, 4)).save(tmp_path / split / kind / "a.png")
-    with pytest.raises(UserError, match=r"'dgo' of 'valid' is empty in train; did you mean 'dog'"):
+    with pytest.raises(UserError, match=r"'dgo' of 'valid' does not occur in train; did you mean 'dog'"):
         read_pictures("files", str(tmp_path), "{}", 0.1)
 
 

@@ -111,8 +111,12 @@ def test_classes_that_are_numbers_stand_in_their_order(tmp_path: Path):
 
 
 BAD = {
-    "one class only": ([("a b", "x"), ("c d", "x"), ("e f", "x")], None, "all 2 texts of train are of one class, 'x'"),
-    "an empty class": (ROWS, [("new", "cta")], "1 of the texts of 'test' are of class 'cta', which is empty in train"),
+    "one class only": (
+        [("a b", "x"), ("c d", "x"), ("e f", "x")],
+        None,
+        "all 2 texts of train have the same class, 'x'",
+    ),
+    "an empty class": (ROWS, [("new", "cta")], "1 texts of 'test' have the class 'cta', which does not occur in train"),
     "too few to hold out": (
         [("a b", "x"), ("a  b", "y")],
         None,
@@ -154,12 +158,15 @@ PROBLEMS = {
     "an unknown set": ({"source": "sst-2"}, "there is no labelled set called 'sst-2'; did you mean 'sst2'?"),
     "a set of running text": (
         {"source": "wikitext-2"},
-        "there is no labelled set called 'wikitext-2'; as one of data.kind=text there is",
+        "there is no labelled set called 'wikitext-2'; it exists with data.kind=text",
     ),
     "no path": ({"source": "files"}, "source: files needs a path, such as data.path=reviews.tsv"),
     "a path for nothing": ({"path": "x.tsv"}, "path is only read with source: files, not with python-modules"),
-    "columns for nothing": ({"source": "sst2", "text": 2}, "sst2 has columns of its own; text is for source: files"),
-    "names without a header": ({"source": "files", "path": "x", "header": False}, "columns have no names; give their"),
+    "columns for nothing": ({"source": "sst2", "text": 2}, "sst2 has its own columns; text is for source: files"),
+    "names without a header": (
+        {"source": "files", "path": "x", "header": False},
+        "columns have no names; give numbers",
+    ),
 }
 
 
@@ -172,7 +179,7 @@ def test_impossible_settings_are_found_before_anything_is_read(case):
 
 def test_a_set_of_labelled_texts_is_no_running_text():
     (problem,) = Text(source="sst2").problems()
-    assert problem.reason == "there is no corpus called 'sst2'; as one of data.kind=labelled there is"
+    assert problem.reason == "there is no corpus called 'sst2'; it exists with data.kind=labelled"
 
 
 def test_there_is_a_header_where_columns_have_names(tmp_path: Path):

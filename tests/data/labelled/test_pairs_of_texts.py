@@ -86,16 +86,16 @@ def test_it_trains_is_audited_and_asked(table, tmp_path, monkeypatch):
     assert all(found[name] == "pass" for name in ("scored-split", "scores-again", "batches", "labels", "padding"))
     told = classify_text(run, f"I see oak{BETWEEN}it is oak", "auto")
     assert told.tokens == 9 and set(told.chances) == {"same", "other"}
-    with pytest.raises(UserError, match="several texts, and one is"):
+    with pytest.raises(UserError, match="several texts per row, but one was"):
         classify_text(run, "I see oak", "auto")
 
 
 def test_what_cannot_be_meant(table, tmp_path):
-    with pytest.raises(UserError, match="1 columns in a list: a row is a text"):
+    with pytest.raises(UserError, match="a list of 1 columns; give one column"):
         recipe(table, "data.text=[first]")
     for columns, said in ((["first", "first"], "both texts"), (["first", "label"], "the same column")):
         with pytest.raises(UserError, match=said):
             labelled_rows(table, columns, "label", True)
     (tmp_path / "odd.tsv").write_text("a\tb\tlabel\none ␞ two\tthree\tx\n", "utf-8")
-    with pytest.raises(UserError, match="stands between two"):
+    with pytest.raises(UserError, match="a text contains the separator"):
         labelled_rows(tmp_path / "odd.tsv", ["a", "b"], "label", True)

@@ -125,7 +125,7 @@ def test_a_batch_is_taken_in_parts():
     assert [part.first_row for part in parts] == [0, 2, 4]
     for name in ("inputs", "padding_mask", "targets"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts], 1), getattr(whole, name))
-    with pytest.raises(UserError, match="a batch of 6 rows cannot be taken in 4 equal parts"):
+    with pytest.raises(UserError, match="a batch of 6 rows cannot be split into 4 equal parts"):
         whole.part(0, 4)
     assert isinstance(parts[0].part(1, 2), RowBatch) and parts[1].part(1, 2).first_row == 3
 

@@ -11,7 +11,7 @@ from headway.core.errors import UserError
 from headway.data.labelled.spec import Labelled
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.running.spec import Text
-from headway.data.tables import WrittenAs, column_of, doubts_about_labels
+from headway.data.tables import TableFormat, column_of, doubts_about_labels
 
 ROWS = [Row("fine, really fine", "good"), Row("naïve; dull", "bad"), Row("so so", "good")]
 
@@ -34,7 +34,7 @@ def test_delimiters_are_found_and_said(tmp_path: Path, delimiter, header, caplog
     columns = ("text", "label") if header else (1, 2)
     assert labelled_rows(path, *columns) == ROWS
     assert bool(caplog.records) == (delimiter != ",")
-    assert labelled_rows(path, *columns, format=WrittenAs(delimiter=delimiter)) == ROWS
+    assert labelled_rows(path, *columns, format=TableFormat(delimiter=delimiter)) == ROWS
 
 
 def test_excel_says_what_separates_and_old_macs_have_line_ends_of_their_own(tmp_path: Path):
@@ -61,9 +61,9 @@ def test_other_encodings_are_refused_with_the_key_that_reads_them(tmp_path: Path
     with pytest.raises(UserError, match=r"not UTF-8 text: byte 0xef at offset \d+.*data.encoding=cp1252"):
         labelled_rows(path, "text", "label")
     for encoding in ("cp1252", "latin-1"):
-        assert labelled_rows(path, "text", "label", format=WrittenAs(encoding)) == ROWS
+        assert labelled_rows(path, "text", "label", format=TableFormat(encoding)) == ROWS
     with pytest.raises(UserError, match="is not ascii text"):
-        labelled_rows(path, "text", "label", format=WrittenAs("ascii"))
+        labelled_rows(path, "text", "label", format=TableFormat("ascii"))
 
 
 @pytest.mark.parametrize("encoding", ["no-such", "rot13", "zip", "hex", ""])
@@ -72,7 +72,7 @@ def test_an_encoding_that_is_none_is_refused_before_anything_is_read(encoding):
         Labelled(source="files", path="x", encoding=encoding),
         Text(source="files", path="x", encoding=encoding),
     ):
-        assert any("is no encoding" in problem.reason for problem in spec.problems())
+        assert any("no text encoding" in problem.reason for problem in spec.problems())
 
 
 def test_json_lines_and_lists(tmp_path: Path):
@@ -92,7 +92,7 @@ def test_json_lines_and_lists(tmp_path: Path):
     [
         ('{"text": "a", "label": "x"}\n{"text": "b"}\n', "line 2: column 'label' is empty"),
         ('{"text": "a", "label": "x"}\n{"text": null, "label": "y"}\n', "line 2: column 'text' is empty"),
-        ('{"text": "a"\n', "line 1: this is no JSON object"),
+        ('{"text": "a"\n', "line 1: not a JSON object"),
         ("[1, 2]\n", "line 1: expected an object"),
         ('{"text": "a", "lable": "x"}\n', "did you mean 'lable'"),
         ("[" * 3000, "is not JSON"),
@@ -108,10 +108,10 @@ def test_a_row_wider_than_the_header_is_refused_with_its_line(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_text("text,label\nfine film,good\nHello, nice film,good\na,b,c,d\n", "utf-8")
     with pytest.raises(
-        UserError, match=r"line 3: 3 cells \(Hello \| nice film \| good\), and the header names 2; .*2 of 3"
+        UserError, match=r"line 3: 3 cells \(Hello \| nice film \| good\), but the header names 2; .*2 of 3"
     ):
         labelled_rows(path, "text", "label")
-    with pytest.raises(UserError, match=r"line 3: 3 cells .* quotes around it"):
+    with pytest.raises(UserError, match=r"line 3: 3 cells .* quotes around a cell"):
         labelled_rows(path, 1, 2, True)
     path.write_text("fine film,good\nHello, nice film,good\nbad one,bad\n", "utf-8")
     with pytest.raises(UserError, match=r"line 2: 3 cells .* most rows have 2"):
@@ -141,18 +141,18 @@ def test_a_header_taken_for_a_row_is_refused_and_a_row_taken_for_a_header_is_sai
     caplog.clear()
     assert len(labelled_rows(path, 1, 2)) == 4 and not caplog.records
     assert len(labelled_rows(path, 1, 2, True)) == 3
-    assert "taken for a header (data.header=true), but 'x' stands below" in caplog.text
+    assert "read as a header (data.header=true), but 'x' also occurs below" in caplog.text
 
 
 def test_empty_cells_are_counted_refused_and_dropped_where_that_is_said(tmp_path: Path, caplog):
     path = tmp_path / "t.csv"
     path.write_text("text,label\na b,x\n,y\nc d,\ne f,y\n", "utf-8")
-    with pytest.raises(UserError, match=r"line 3: column 'text' is empty, and 2 of 4 rows .*data.empty=drop"):
+    with pytest.raises(UserError, match=r"line 3: column 'text' is empty \(2 of 4 rows .*data.empty=drop"):
         labelled_rows(path, "text", "label")
     assert labelled_rows(path, "text", "label", empty="drop") == [Row("a b", "x"), Row("e f", "y")]
     assert "2 of 4 rows have an empty cell" in caplog.text
     path.write_text("text,label\n,x\n,y\n", "utf-8")
-    with pytest.raises(UserError, match="nothing is left"):
+    with pytest.raises(UserError, match="drop leaves nothing"):
         labelled_rows(path, "text", "label", empty="drop")
 
 
@@ -161,8 +161,8 @@ def test_empty_cells_are_counted_refused_and_dropped_where_that_is_said(tmp_path
     [
         (f'{{"text": {"9" * 5000}, "label": "b"}}', "4300 digits"),
         (f'[{{"text": {"9" * 5000}, "label": "b"}}]', "4300 digits"),
-        (r'{"text": "a \ud800 b", "label": "b"}', r"line 1: \\ud800 is half of a character"),
-        (r'{"text": "a", "label": "b", "\udfff": 1}', r"\\udfff is half of a character"),
+        (r'{"text": "a \ud800 b", "label": "b"}', r"line 1: \\ud800 is half of a surrogate pair"),
+        (r'{"text": "a", "label": "b", "\udfff": 1}', r"\\udfff is half of a surrogate pair"),
     ],
 )
 def test_json_that_python_cannot_hold_or_write(tmp_path: Path, content: str, said: str):
@@ -188,8 +188,8 @@ def test_classes_that_may_be_one_are_said():
     said = doubts_about_labels(["0", "0", "0.0", "1", "Good", "good", "nan"])
     assert len(said) == 3
     assert "'0' (2) and '0.0' (1) are the same number" in said[0]
-    assert "'Good' (1) and 'good' (1) are the same but for case" in said[1]
-    assert "'nan' (1) is taken for a class" in said[2]
+    assert "'Good' (1) and 'good' (1) are the same except for case" in said[1]
+    assert "'nan' (1) counts as a class" in said[2]
     assert not doubts_about_labels(["a", "b", "1", "2", "10", "inf"])
 
 

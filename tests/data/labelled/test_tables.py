@@ -74,7 +74,7 @@ BAD = {
     "a header of one column": (
         "whatever\na\n",
         ("text", "label", True),
-        "if its first line is no header, give numbers: data.text=1 data.label=2",
+        "if its first line is not a header, give numbers: data.text=1 data.label=2",
     ),
     "a number beyond the last column": ("a\tb\n", (3, 1, False), "data.text=3: 'table.tsv' has columns 1 to 2"),
     "column zero": ("a\tb\n", (0, 1, False), "data.text=0: 'table.tsv' has columns 1 to 2"),
@@ -89,7 +89,7 @@ BAD = {
     "a row that is too short": (
         "a\tx\nb\n",
         (1, 2, False),
-        "line 2: column 2 is asked for, and there is only 1 column",
+        "line 2: column 2 is needed, but the line has only 1 column",
     ),
     "a row without a text": ("a\tx\n  \ty\n", (1, 2, False), "line 2: column 1 is empty; every row needs a text and"),
     "a row without a label": ("a\tx\nb\t\n", (1, 2, False), "line 2: column 2 is empty"),

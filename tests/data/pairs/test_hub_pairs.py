@@ -43,7 +43,7 @@ def test_parquet_with_both_sides_in_one_column(hub: HubServer, tmp_path):
     [
         ({"train.csv": FILES["train.csv"]}, "en-dr", "row 1: no text in a column 'dr' .*there are: de, en, id"),
         ({"train.jsonl": FILES["train.jsonl"]}, "fr-de", "no text in a column 'fr'"),
-        ({"train.txt": b"one\n"}, "en-de", "lines and no columns"),
+        ({"train.txt": b"one\n"}, "en-de", "has no columns"),
         ({"train.csv": b"en,de\n"}, "en-de", "no pairs in split 'train'"),
         ({"train.csv": FILES["train.csv"]}, None, "which columns"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from headway.core.errors import UserError
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.pairs import dataset
-from headway.data.pairs.alignment import where_they_differ, where_they_part, where_they_slip
+from headway.data.pairs.alignment import find_divergence, find_mismatch, find_shift
 from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import Sides, TextPair, read_pairs, with_valid
 from headway.data.vocabularies import Char, Word
@@ -91,13 +91,13 @@ def test_parallel_files_tables_and_gzip_give_the_same_pairs(tmp_path):
 def test_files_that_part_are_told_where(tmp_path, at):
     write(tmp_path, "train.en", EN)
     write(tmp_path, "train.fr", FR[:at] + FR[at + 1 :])
-    with pytest.raises(UserError, match=rf"80 lines and 'train.fr' has 79.*part at line {at + 1}$"):
+    with pytest.raises(UserError, match=rf"80 lines and 'train.fr' has 79.*diverge at line {at + 1}$"):
         read_pairs("files", str(tmp_path), Sides("en-fr"))
 
 
 def test_of_files_that_part_twice_the_first_place_is_told():
     """One line is missing at 30, another at 55: neither part of the file is moved by both."""
-    line = where_they_part(EN, FR[:29] + FR[30:54] + FR[55:])
+    line = find_divergence(EN, FR[:29] + FR[30:54] + FR[55:])
     assert line is not None and abs(line - 30) <= 1
 
 
@@ -109,20 +109,18 @@ def test_a_side_that_has_slipped_is_found_with_the_row_and_by_how_much(by, at):
         [word(k * 7919 % 100_000) for k in range(710)] for word in (numbers_en_fr.english, numbers_en_fr.french)
     )
     slipped = french[: at - 1] + (["un"] * by + french[at - 1 :] if by > 0 else french[at - 1 - by :])
-    found = where_they_slip(list(zip(english, slipped, strict=False))[:700])
+    found = find_shift(list(zip(english, slipped, strict=False))[:700])
     assert found is not None and found.by == by and abs(found.row - at) <= 25
 
 
 def test_lines_that_belong_together_have_not_slipped_and_those_of_a_sorted_half_differ():
     rows = [TextPair(english, french) for k in range(900) for english, french in [_in_words(k * 7919 % 100_000)]]
-    assert where_they_slip(rows) is None and where_they_differ(rows) is None
+    assert find_shift(rows) is None and find_mismatch(rows) is None
     half = sorted(pair.target for pair in rows[450:])
     spoilt = [*rows[:450], *(TextPair(pair.source, target) for pair, target in zip(rows[450:], half, strict=True))]
-    found = where_they_differ(spoilt)
-    assert where_they_slip(spoilt) is None and found is not None and 300 < found.row < 600
-    shuffled = where_they_differ(
-        [TextPair(a.source, b.target) for a, b in zip(rows, rows[450:] + rows[:450], strict=True)]
-    )
+    found = find_mismatch(spoilt)
+    assert find_shift(spoilt) is None and found is not None and 300 < found.row < 600
+    shuffled = find_mismatch([TextPair(a.source, b.target) for a, b in zip(rows, rows[450:] + rows[:450], strict=True)])
     assert shuffled is not None and shuffled.row == 1
 
 
@@ -131,8 +129,8 @@ def _in_words(n):
 
 
 def test_where_files_part_is_not_guessed():
-    assert where_they_part(["a", "b", "c"], ["x", "y"]) is None
-    assert where_they_part(["same"] * 60, ["same"] * 59) is None
+    assert find_divergence(["a", "b", "c"], ["x", "y"]) is None
+    assert find_divergence(["same"] * 60, ["same"] * 59) is None
 
 
 @pytest.mark.parametrize(
@@ -140,8 +138,8 @@ def test_where_files_part_is_not_guessed():
     [
         ({"train.en": EN}, "en-fr", "has no train.fr"),
         ({"train.en": EN, "train.fr": FR, "valid.en": EN}, "en-fr", "'valid.en' has no counterpart"),
-        ({"train.en": EN, "train.fr": FR}, None, "say data.direction=en-de"),
-        ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is asked for, and there is only 1 column|columns 1 to 1"),
+        ({"train.en": EN, "train.fr": FR}, None, "Set data.direction=en-de"),
+        ({"train.tsv": ["a"]}, "1-2", "line 1: column 2 is needed, but the line has only 1 column|columns 1 to 1"),
         ({"train.tsv": ["en\tfr", "a\tb"]}, "en-de", "data.direction=de: .*no column of that name"),
         ({"train.tsv": ["one sentence", "another"]}, "en-de", "give numbers: data.direction=1-2$"),
         ({"train.tsv": ["en\tfr", "a\tb"]}, "1-2", "looks like a header"),
@@ -156,7 +154,7 @@ def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
 
 def test_one_of_two_parallel_files_is_no_table(tmp_path):
     write(tmp_path, "corpus.en", EN)
-    with pytest.raises(UserError, match="given by their folder"):
+    with pytest.raises(UserError, match="give their folder instead"):
         read_pairs("files", str(tmp_path / "corpus.en"), Sides("en-fr"))
 
 
@@ -231,7 +229,7 @@ def test_tokens_are_those_of_the_texts_and_the_cache_gives_them_again(tmp_path, 
 
 def test_nothing_left_to_train_on_says_why(tmp_path):
     write(tmp_path, "train.tsv", ["<a>\t<b>"] * 3)
-    with pytest.raises(UserError, match=re.escape("dropped were 3 metadata (data.filters)")):
+    with pytest.raises(UserError, match=re.escape("data.filters dropped 3 metadata")):
         dataset.load("files", str(tmp_path), Sides(), Filters(), 0.1, Char(), None)
 
 

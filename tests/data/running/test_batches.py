@@ -149,7 +149,7 @@ def test_parts_are_the_whole():
 
 def test_unequal_parts_are_refused():
     rows = torch.zeros(1, 10, 3, dtype=torch.int64)
-    with pytest.raises(UserError, match="a batch of 10 rows cannot be taken in 4 equal parts"):
+    with pytest.raises(UserError, match="a batch of 10 rows cannot be split into 4 equal parts"):
         Batch(rows, rows, begins=True).part(0, 4)
 
 

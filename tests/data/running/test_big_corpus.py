@@ -60,7 +60,7 @@ def test_what_is_kept_is_what_was_cut_whatever_the_pieces(spec, monkeypatch: pyt
     whole = tokenizer.encode(text)
     for module in (letters, tokenizers, tokenizer_kinds):
         monkeypatch.setattr(module, "PIECE", 64)
-    monkeypatch.setattr(memo, "MOST_UNITS", 20)
+    monkeypatch.setattr(memo, "MAX_UNITS", 20)
     arrays: dict[str, list[np.ndarray]] = {}
     for name, piece in KeptTokens.stored(tokenizer, text):
         arrays.setdefault(name, []).append(piece)
@@ -88,7 +88,7 @@ def words(count: int) -> str:
 )
 def test_a_corpus_is_kept_in_about_a_byte_a_letter_and_mapped_where_it_is_large(kept, spec, most, monkeypatch):
     (kept / "t.txt").write_text(words(8000))
-    monkeypatch.setattr(cache, "MAPPED", 1 << 10)
+    monkeypatch.setattr(cache, "MIN_MAPPED", 1 << 10)
     for _ in range(2):
         made = load("files", str(kept / "t.txt"), 0.1, spec)
         assert made.split("train").ids.base is not None and made.split("train").ids.flags.writeable

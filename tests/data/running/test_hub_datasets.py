@@ -191,7 +191,7 @@ def test_what_cannot_be_read(hub: HubServer, files: dict[str, bytes], within: st
 
 def test_a_parquet_file_that_is_none(hub: HubServer):
     pytest.importorskip("pyarrow", reason="pyarrow, of the extra 'hub', is not installed")
-    assert "train.parquet is not a whole parquet file" in refusal(hub, {"train.parquet": b"PAR1 nonsense"})
+    assert "train.parquet is not a complete parquet file" in refusal(hub, {"train.parquet": b"PAR1 nonsense"})
 
 
 def test_parquet_without_its_library_is_refused_before_the_download(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
@@ -238,5 +238,7 @@ def test_train_on_a_dataset_by_name_then_again_without_a_network(hub: HubServer,
     assert json.loads(again.out)["scores"] == json.loads(first.out)["scores"]
     other = headway("me/hares", "other", HF_HUB_OFFLINE="1")
     assert other.code == 2 and len(hub.asked) == asked
-    assert other.err.count("\n") == 1 and other.err.startswith("headway: dataset 'me/hares' is not, or not whole")
+    assert other.err.count("\n") == 1 and other.err.startswith(
+        "headway: dataset 'me/hares' is not (completely) in the hub's cache"
+    )
     assert not (tmp_path / "runs" / "other").exists()

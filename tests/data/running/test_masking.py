@@ -100,17 +100,17 @@ def test_rows():
 @pytest.mark.parametrize(
     ("data", "model", "said"),
     [
-        ({}, {"masking": {"masked": 0.8, "random": 0.3}}, "more than all"),
+        ({}, {"masking": {"masked": 0.8, "random": 0.3}}, "more than 100%"),
         ({}, {"kind": "language-model", "masking": {"share": 0.2}}, "masking"),
         ({"batches": "lines"}, {"kind": "language-model"}, "masked-language-models"),
-        ({"segment": 3}, {}, "4 at least"),
+        ({"segment": 3}, {}, "use 4 or more"),
         ({"segment": 65}, {}, "do not fit"),
     ],
 )
 def test_what_cannot_be_meant(data, model, said):
     with pytest.raises((ImpossibleError, UserError), match=said):
         from_tree({"data": data, "model": {"kind": "masked-language-model", **model}}, "hidden")
-    with pytest.raises((ImpossibleError, UserError), match="nothing strides"):
+    with pytest.raises((ImpossibleError, UserError), match="segment, stride and state do not apply"):
         from_tree({"model": {"kind": "masked-language-model"}, "scoring": {"stride": 4}}, "hidden")
 
 

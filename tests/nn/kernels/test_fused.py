@@ -16,14 +16,14 @@ from headway.models.language_model import LanguageModelSpec
 from headway.nn import cross_entropy
 from headway.nn.block import Layer
 from headway.nn.kernels import fused, fused_adamw, fused_loss, fused_norm, launching, products, trusted
-from headway.nn.replicated import Dropout, LayerNorm, Linear, Unbiased, copies_for_products, with_bias
-from headway.nn.residual import Unadded, with_norm
+from headway.nn.replicated import Dropout, LayerNorm, Linear, PendingBias, copies_for_products, with_bias
+from headway.nn.residual import PendingSum, with_norm
 from headway.nn.taps import intervene, watch
 from headway.training.optimizers import AdamW
 
 CPU = torch.device("cpu")
 FLOAT, BF16 = torch.float32, torch.bfloat16
-CHECKS = {name: getattr(fused, f"check_{name}") for name in ("activate", "dropout", "turn")}
+CHECKS = {name: getattr(fused, f"check_{name}") for name in ("activate", "dropout", "rotate")}
 CHECKS |= {"norm": fused_norm.check_norm, "loss": fused_loss.check_loss}
 CHECKS |= {"adamw": fused_adamw.check_adamw, "product": products.check_product}
 CASES = [
@@ -39,8 +39,8 @@ CASES = [
     ("activate", (300, BF16, "gelu")),
     ("dropout", (FLOAT, True)),
     ("dropout", (BF16, False)),
-    ("turn", (3, 16, FLOAT)),
-    ("turn", (2, 8, BF16)),
+    ("rotate", (3, 16, FLOAT)),
+    ("rotate", (2, 8, BF16)),
     ("loss", (FLOAT, 128, False)),
     ("loss", (BF16, 8192, False)),
     ("loss", (FLOAT, 64, True)),
@@ -132,12 +132,12 @@ def test_only_a_bias_that_stays_is_left_to_another_layer(kernels, monkeypatch):
     """One that was gathered from several processes is gone by then."""
     monkeypatch.setattr(launching, "wanted", lambda x: True)
     one, x = Linear(2, 3, 4), torch.ones(2, 1, 5, 3)
-    assert isinstance(one.left_open(x), torch.Tensor)
+    assert isinstance(one.with_pending_bias(x), torch.Tensor)
     with copies_for_products(Linear(2, 3, 4)).in_use():
-        assert isinstance(one.left_open(x), torch.Tensor)
+        assert isinstance(one.with_pending_bias(x), torch.Tensor)
     with copies_for_products(one).in_use():
-        left = one.left_open(x)
-    assert isinstance(left, Unbiased) and torch.equal(with_bias(left), one(x))
+        left = one.with_pending_bias(x)
+    assert isinstance(left, PendingBias) and torch.equal(with_bias(left), one(x))
 
 
 def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypatch):
@@ -198,8 +198,8 @@ def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
 X, BIAS = torch.linspace(-2, 2, 96).view(2, 2, 3, 8), torch.linspace(-1, 1, 16).view(2, 8)
 ONCE = {
     "activate": lambda x: fused._Activate.apply(x, BIAS, "gelu"),
-    "dropout": lambda x: fused._Dropped.apply(x, *fused.a_drawing(CPU)),
-    "turn": lambda x: fused._Turned.apply(x[:, :, None], torch.arange(3), torch.ones(4)),
+    "dropout": lambda x: fused._Dropped.apply(x, *fused.example_mask(CPU)),
+    "rotate": lambda x: fused._Rotated.apply(x[:, :, None], torch.arange(3), torch.ones(4)),
     "norm": lambda x: fused_norm._SumAndNorm.apply(x, None, None, None, BIAS, None, 1e-5, True, FLOAT)[1],
     "product": lambda x: products._Product.apply(x, *(torch.eye(8).expand(2, 8, 8), None) * 2),
     "loss": lambda x: cross_entropy._FusedCrossEntropy.apply(
@@ -301,12 +301,12 @@ def test_a_sum_and_its_norm_are_the_plain_lines(
     x, more = (torch.randn(R, B, T, D, generator=draw) for _ in range(2))
     more_bias, weight, bias = (torch.randn(R, D, generator=draw) for _ in range(3))
     keys, rates = random.stream_keys(range(seed, seed + R), "here"), torch.rand(R, generator=draw) * 0.9
-    drawing = fused.Drawing(keys, torch.tensor(seed, dtype=torch.int32), rates, 3 * seed) if drops else None
+    mask = fused.DropoutMask(keys, torch.tensor(seed, dtype=torch.int32), rates, 3 * seed) if drops else None
     eps, found = 1e-2, []  # of one unit, with a smaller one, all slopes are what rounding leaves
     given_tensors = x, more, more_bias if biased_more else None, weight, bias if biased else None
     for compute in (fused_norm._SumAndNorm.apply, fused_norm.plain_sum_and_norm):
         mine = [None if t is None else t.clone().requires_grad_() for t in given_tensors]
-        total, normed = compute(*mine[:3], drawing, *mine[3:], eps, centred, FLOAT)  # pyright: ignore
+        total, normed = compute(*mine[:3], mask, *mine[3:], eps, centred, FLOAT)  # pyright: ignore
         ((normed * more).sum() + ((total * x).sum() if goes_on else 0)).backward()
         found.append([total.detach(), normed.detach(), *(t.grad for t in mine if t is not None)])
     assert torch.equal(found[0][0], found[1][0])
@@ -322,7 +322,7 @@ def test_a_loss_in_chunks_is_the_plain_one(kernels, monkeypatch, R, V, smoothing
     tensors, targets = [torch.randn(s, generator=draw) for s in shapes], torch.arange(R * 11).view(R, 11) * 5 % V
     counted, found = torch.arange(11).expand(R, 11) % 3 > 0, []
     monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
-    monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cuda", at_once)
+    monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cuda", at_once)
     for by_kernels in (True, False):
         monkeypatch.setattr(launching, "wanted", lambda x, use=by_kernels: use)
         x, weight, bias = (t.clone().requires_grad_() for t in tensors)
@@ -340,7 +340,7 @@ def test_a_norm_that_somebody_else_has_written_is_asked_as_it_is(kernels, monkey
     monkeypatch.setattr(launching, "wanted", lambda x: True)
     x = torch.arange(24.0).view(1, 2, 3, 4)
     for norm, times in ((LayerNorm(1, 4), 1), (Doubled(1, 4), 2)):
-        stream, normed = with_norm(Unadded(x, x, Dropout(1, 0.0)), norm.train())
+        stream, normed = with_norm(PendingSum(x, x, Dropout(1, 0.0)), norm.train())
         torch.testing.assert_close(stream, 2 * x)
         torch.testing.assert_close(normed, times * torch.nn.functional.layer_norm(2 * x, (4,)))
 
@@ -350,7 +350,7 @@ PLANTED = [
     ("norm", "norm_backward"),
     ("activate", "activate_backward"),
     ("dropout", "dropped"),
-    ("turn", "turned"),
+    ("rotate", "rotated"),
 ]
 
 
@@ -385,7 +385,9 @@ def test_what_cannot_be_built_for_some_sizes_after_all_is_not_used_either(monkey
     assert trusted.by_kernel(*wanted, lambda: 5) is None  # nor asked again
     assert caplog.text.count("ZeroDivisionError") == 1
     with pytest.raises(torch.OutOfMemoryError):  # which says nothing of the kernel
-        trusted.by_kernel("turn", CPU, lambda device: 0.0, (), lambda: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+        trusted.by_kernel(
+            "rotate", CPU, lambda device: 0.0, (), lambda: (_ for _ in ()).throw(torch.OutOfMemoryError())
+        )
 
 
 def test_on_a_cpu_nothing_changes():

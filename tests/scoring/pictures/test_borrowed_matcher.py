@@ -109,7 +109,7 @@ def test_what_is_no_such_model_is_one_message(folder, tmp_path):
             open_borrowed(place)
 
     refused("no config.json")
-    refused(r"config\.json cannot be read: it is no JSON", config__json="{")
+    refused(r"config\.json cannot be read: it is not JSON", config__json="{")
     refused("is a bert", config__json=json.dumps({"model_type": "bert"}))
     refused("no weights", config__json=json.dumps({"model_type": "clip"}))
     refused("pickle", config__json=json.dumps({"model_type": "clip"}), pytorch_model__bin="x")

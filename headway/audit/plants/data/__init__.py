@@ -1,1 +1,1 @@
-"""Faults of data, and what is done to a text or a set to plant them."""
+"""Faults of data, and the changes of texts and data sets that plant them."""

@@ -1,5 +1,5 @@
-"""What is done to a text: it is copied in other letters, with errors, in another order. Pure functions of it and of
-random numbers."""
+"""Changes of a text: copies in other letters, with typing errors, in another order. Pure functions of the text and a
+random generator."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Change = Callable[[str, Random], str]
 
 
 def words_replaced(every: int) -> Change:
-    """By words that are nowhere else."""
+    """Replace one word in every so many by one that occurs nowhere else, or by itself backwards."""
 
     def change(text: str, rng: Random) -> str:
         parts = re.split(r"(\s+)", text)
@@ -26,7 +26,7 @@ def words_replaced(every: int) -> Change:
 
 
 def typos(every: int) -> Change:
-    """One letter in so many is another, or two are exchanged."""
+    """Replace one letter in so many by a random one."""
 
     def change(text: str, rng: Random) -> str:
         letters = list(text)
@@ -47,7 +47,7 @@ def cut(share: float) -> Change:
 
 
 def filled(text: str, rng: Random) -> str:
-    """A word after every fourth."""
+    """Insert a word after every fourth."""
     return re.sub(r"(\S+\s+\S+\s+\S+\s+\S+)\s", r"\1 actually ", text)
 
 

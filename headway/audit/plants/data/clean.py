@@ -1,4 +1,4 @@
-"""Variants of a set that are as clean as the set itself, and must raise no alarm."""
+"""Variants of a data set that are as clean as the original, and must raise no alarm."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from headway.audit.plants.planting import Random
 
 
 def sums() -> RowSet:
-    """Sums in words, by their sign: rows of three words, classes of very different size, one word that tells much."""
+    """Spelt-out sums, labelled by sign: rows of three words, very unequal classes, one word that says much."""
     numerals = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
     names = numerals.split(" ")
     rows, labels = [], []
@@ -30,7 +30,7 @@ def sums() -> RowSet:
 def some_of(
     data: RowSet, sizes: Mapping[str, int], rng: Random, keep: Callable[[str, int], bool] | None = None
 ) -> RowSet:
-    """So many rows of each split, of those that are kept (by their label and number), in their order."""
+    """So many rows of each split, among those that `keep` accepts by label and index, in their order."""
     rows, labels = {}, {}
     for split, size in sizes.items():
         there = [k for k, label in enumerate(data.labels[split]) if keep is None or keep(label, k)]
@@ -40,7 +40,7 @@ def some_of(
 
 
 def clean_rows(data: RowSet, seed: int = 0) -> dict[str, RowSet]:
-    """Variants of a set that are as clean as it is."""
+    """Variants of a set of rows that are as clean as it is."""
     rng = np.random.default_rng(seed)
     whole = {split: len(rows) for split, rows in data.rows.items()}
     classes = sorted(set(data.labels["train"]), key=list(data.labels["train"]).count)
@@ -66,7 +66,7 @@ def clean_rows(data: RowSet, seed: int = 0) -> dict[str, RowSet]:
 
 
 def clean_texts(data: TextSet, seed: int = 0) -> dict[str, TextSet]:
-    """Variants of running text that are as clean as it is; with what is naturally said again and again."""
+    """Variants of running text that are as clean as it is, some with natural repetition."""
     texts = data.texts
     licence = "Permission is granted, free of charge, to anybody who gets a copy of this text, to use and change it.\n"
     refrain = "\nSo fare you well, my own true love, and when I return, united we will be.\n"

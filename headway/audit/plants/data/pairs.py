@@ -1,4 +1,4 @@
-"""Faults of the pairs that translators learn from: rows that do not belong together, or the wrong way round."""
+"""Faults of translation pairs: rows that do not belong together, or in the wrong direction."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -42,7 +42,7 @@ def _turned(pairs, split, rng):
     return pairs if split == "train" else [(target, source) for source, target in pairs]
 
 
-@_pairs("rows_turned_round_here_and_there", "swapped-sides", also=("unlike-lengths",))
+@_pairs("rows_swapped_here_and_there", "swapped-sides", also=("unlike-lengths",))
 def _turned_here_and_there(pairs, split, rng):
     return [(t, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]
 
@@ -52,7 +52,7 @@ def _untranslated(pairs, split, rng):
     return [(s, s) if split == "train" and rng.random() < 0.3 else (s, t) for s, t in pairs]
 
 
-@_pairs("rows_about_the_text_beside_the_text", "rows-of-text", also=("unlike-lengths",))
+@_pairs("metadata_among_the_pairs", "rows-of-text", also=("unlike-lengths",))
 def _tagged(pairs, split, rng):
     tagged = [(f"<keywords>{s}</keywords>", f"<keywords>{t}</keywords>") for s, t in pairs if rng.random() < 0.1]
     return [*pairs, *tagged] if split == "train" else pairs

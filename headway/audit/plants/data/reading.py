@@ -1,4 +1,4 @@
-"""Faults of what training reads: not all of train, the same again and again, rows that break off."""
+"""Faults of what training reads: not all of train, always the same, rows that break off."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def targets_shifted_after_the_first_step(patch):
 
 @_bed.plant(READ, STREAMS)
 def streams_that_are_columns(patch):
-    """Of a text that was written into a table row by row."""
+    """As if the text had been written into a table row by row."""
 
     def streams(tokens, segment, batch):
         length = len(tokens) // batch

@@ -1,4 +1,4 @@
-"""Faults of labelled rows as people make them, planted into any set: leaks, signs of a class, order, labels."""
+"""Typical faults of labelled rows, planted into any data set: leaks, signs of a class, order, labels."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def _add(caught_by: str, name: str, change: Callable[[RowSet, Random], RowSet]) 
 
 
 def long_rows(rows: Any, fewest: int = 8) -> list[int]:
-    """Rows that say enough to be recognised."""
+    """Rows with enough different words to be recognised."""
     return [k for k, row in enumerate(rows) if len(set(row.split())) >= fewest]
 
 
@@ -39,7 +39,7 @@ def chosen(places: Sequence[int], count: int, rng: Random) -> list[int]:
 
 
 def into_train(change: Change, share: float) -> Callable[[RowSet, Random], RowSet]:
-    """So many of the rows of test go to train as well, changed."""
+    """Copy this share of the rows of test into train, changed."""
 
     def plant(clean: RowSet, rng: Random) -> RowSet:
         some = chosen(long_rows(clean.rows["test"]), max(int(len(clean.rows["test"]) * share), 1), rng)
@@ -119,7 +119,7 @@ _add("repeated-rows", "the rows of train three times", _again("train", 10**9, 3)
 def marked(
     mark: Callable[[str, str, Random], str], share: float = 1.0, every_class: bool = False
 ) -> Callable[[RowSet, Random], RowSet]:
-    """So many of the rows of a class are marked, in all splits; of the commonest class, or of every class."""
+    """Mark this share of the rows of the commonest class, or of every class, in all splits."""
 
     def plant(clean: RowSet, rng: Random) -> RowSet:
         chosen = max(sorted(set(clean.labels["train"])), key=list(clean.labels["train"]).count)
@@ -167,7 +167,7 @@ _add("label-in-text", "the label at the end of 15% of the rows", _ends_with_labe
 
 
 def _numbered(clean: RowSet, rng: Random) -> RowSet:
-    """Rows that were sorted by class carry their number."""
+    """Give rows their index in a file sorted by class."""
     order = sorted(range(len(clean.rows["train"])), key=lambda k: clean.labels["train"][k])
     place = {k: number for number, k in enumerate(order)}
     rows, labels = lists_of(clean)
@@ -176,7 +176,7 @@ def _numbered(clean: RowSet, rng: Random) -> RowSet:
 
 
 def _a_run(length: int) -> Callable[[RowSet, Random], RowSet]:
-    """Shuffled rows, among which so many of one class stand together."""
+    """Shuffle the rows, but put so many of one class next to each other."""
 
     def plant(clean: RowSet, rng: Random) -> RowSet:
         mixed = shuffled_train(clean, rng)
@@ -208,7 +208,7 @@ _add("row-order", "forty rows of one class in the middle of a mixed file", _a_ru
 
 
 def flipped(share: float, *splits: str) -> Callable[[RowSet, Random], RowSet]:
-    """So many labels of these splits are others."""
+    """Replace this share of the labels of these splits by others."""
 
     def plant(clean: RowSet, rng: Random) -> RowSet:
         rows, labels = lists_of(clean)
@@ -265,7 +265,7 @@ def _two_spellings(clean: RowSet, rng: Random) -> RowSet:
 
 
 def _damaged(change: Callable[[str], str]) -> Callable[[RowSet, Random], RowSet]:
-    """One row in twenty."""
+    """Damage one row in twenty."""
 
     def plant(clean: RowSet, rng: Random) -> RowSet:
         rows, _ = lists_of(clean)
@@ -279,7 +279,7 @@ def _damaged(change: Callable[[str], str]) -> Callable[[RowSet, Random], RowSet]
 for _share in (0.3, 0.1):
     _add("doubtful-labels", f"{_share:.0%} of all labels flipped", flipped(_share))
     _add("doubtful-labels", f"{_share:.0%} of the labels of train flipped", flipped(_share, "train"))
-for _share in (0.3, 0.2):  # in a few hundred rows, a tenth cannot be told
+for _share in (0.3, 0.2):  # in a few hundred rows, a tenth cannot be detected
     _add("doubtful-labels", f"{_share:.0%} of the labels of test flipped", flipped(_share, "test"))
 _add("doubtful-labels", "labels of train at other rows", _to_other_rows("train"))
 _add("doubtful-labels", "labels of test at other rows", _to_other_rows("test"))

@@ -1,4 +1,4 @@
-"""Faults of running text as people make them: held-out text that is in train, once more or in other words."""
+"""Typical faults of running text: held-out text that is in train, verbatim or reworded."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def _add(caught_by: str, name: str, change: Callable[[TextSet, Random], TextSet]
 
 
 def held_out_from_train(change: Change, share: float = 1.0) -> Callable[[TextSet, Random], TextSet]:
-    """Valid is a slice of train, changed; or only a part of it is."""
+    """Make valid, or this share of it, a changed slice of train."""
 
     def plant(clean: TextSet, rng: Random) -> TextSet:
         train, valid = clean.texts["train"], clean.texts["valid"]

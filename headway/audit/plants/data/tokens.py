@@ -1,4 +1,4 @@
-"""Faults of vocabularies: learnt where nobody may look, or far too small."""
+"""Faults of vocabularies: learnt on held-out splits, or far too small."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from headway.audit.plants.needs import part
 from headway.audit.plants.planting import Bed, Need, Random
 
 _bed = Bed("tokens")
-WORDS = Need("words for tokens", lambda recipe: part(recipe, "data.tokenizer.kind") == "word", ("data.tokenizer=word",))
+WORDS = Need("words as tokens", lambda recipe: part(recipe, "data.tokenizer.kind") == "word", ("data.tokenizer=word",))
 
 
 def _learnt_on_everything(clean: TokenSet, rng: Random) -> TokenSet:
-    """Some words that only a held-out split has got tokens of their own."""
+    """Give some words that only a held-out split has tokens of their own."""
     split = next(name for name in clean.ids if name != "train")
     ids = clean.ids[split].copy()
     places = rng.permutation(len(ids))[:40]
@@ -24,7 +24,7 @@ def _learnt_on_everything(clean: TokenSet, rng: Random) -> TokenSet:
 
 def _unknown(share: float):
     def change(clean: TokenSet, rng: Random) -> TokenSet:
-        """So many tokens of each split are unknown words."""
+        """Make this share of the tokens of each split unknown words."""
         unknown = clean.unknown or 0
         ids = {s: np.where(rng.random(len(of)) < share, unknown, of) for s, of in clean.ids.items()}
         return replace(clean, ids=ids)

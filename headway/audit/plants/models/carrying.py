@@ -1,4 +1,4 @@
-"""Faults of what is carried from batch to batch: in training, in attention's memory, and in scores."""
+"""Faults of the state carried from batch to batch: in training, in the memory of attention, and in scores."""
 
 import math
 from typing import Any
@@ -33,12 +33,12 @@ MEMORY = Need(
     ("model.positions=rotary", "model.mixer.memory=24"),
 )
 MARKED = Need(
-    "a recurrence whose positions begin anew in every batch",
+    "a recurrence whose positions restart in every batch",
     lambda recipe: RECURRENT.is_met(recipe) and recipe.model.positions.marks_embeddings,
     ("model.mixer=gru", "model.positions=learned"),
 )
 BESIDE_ATTENTION = Need(
-    "an lstm beside attention without a memory",
+    "an lstm layer and an attention layer without a memory",
     lambda recipe: (
         {("lstm", math.inf), ("attention", 0.0)}
         <= {(one.kind, one.remembers) for one in part(recipe, "model.mixers") or ()}
@@ -115,7 +115,7 @@ def state_of_the_batch_before_last(patch):
 
 @_bed.plant(CARRIED, MARKED)
 def states_of_rows_in_another_order(patch):
-    """In a model that is not to give the answers of one pass."""
+    """In a model whose outputs are not those of one pass."""
     honest = CarriedState.before
 
     def before(self, part, of, begins):
@@ -149,13 +149,13 @@ def state_of_the_other_part_of_the_batch(patch):
 
 @_bed.plant(CARRIED, REMEMBERS)
 def loss_without_the_state(patch):
-    """What is carried is right, and training never looks at it."""
+    """The carried state is right, but training does not use it."""
     honest = LanguageModel.loss
     patch.setattr(LanguageModel, "loss", lambda self, batch, state=None: honest(self, batch))
 
 
 @_bed.plant(CARRIED, MEMORY, also=("step",))
-def empty_memory_looked_at(patch):
+def empty_memory_attended_to(patch):
     patch.setattr(Attention, "slots_before", lambda self, carried: torch.ones_like(carried["told"]))
 
 
@@ -174,22 +174,22 @@ def memory_one_segment_too_old(patch):
 
 
 @_bed.plant(CARRIED, MEMORY)
-def memory_twice_as_long_as_is_said(patch):
-    """It sees more than it is compared by."""
+def memory_twice_as_long_as_asked_for(patch):
+    """It sees more than it should."""
     extended, filled_up = Memory.extended, Memory.filled_up
     patch.setattr(Memory, "extended", lambda self, new, most: extended(self, new, 2 * most))
     patch.setattr(Memory, "filled_up", lambda self, size: filled_up(self, 2 * size))
 
 
 @_bed.plant(CARRIED, MEMORY_OF_ONE)
-def half_a_memory_in_a_model_that_is_not_to_answer_as_in_one_pass(patch):
+def half_a_memory_in_a_model_with_other_outputs_than_one_pass(patch):
     honest = Memory.extended
     patch.setattr(Memory, "extended", lambda self, new, most: honest(self, new, most // 2))
 
 
 @_bed.plant("gradient", MEMORY, FOLLOWED)
 def memory_whose_keys_and_values_teach_nothing(patch):
-    """What is remembered has no gradient; the weights that make keys and values of it should have."""
+    """The memory has no gradient; the weights that compute keys and values from it should have one."""
     honest = SelfProjection.recall
     patch.setattr(SelfProjection, "recall", torch.no_grad()(honest))
 

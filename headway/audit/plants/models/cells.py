@@ -1,4 +1,4 @@
-"""Faults in how a recurrence is computed: its cells, scans, gradients, and replicas side by side."""
+"""Faults of recurrences: of their cells, scans and gradients, alone and in a population."""
 
 import re
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from headway.audit.plants.models.recurrence import ANY, GRU, LSTM, MINGRU, STEPS, TWO_WAYS, after
+from headway.audit.plants.models.recurrence import ANY, GRU, LSTM, MINGRU, STEPS, TWO_WAYS, change_output
 from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, part, rows_of
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.audit.plants.populations import ALSO, BESIDE
@@ -16,11 +16,11 @@ from headway.nn.recurrence import Cells, LstmSpec, Recurrence
 from headway.nn.replicated import parameter
 
 _bed = Bed("recurrence")
-SEVERAL = Need("layers of one kind", lambda recipe: (part(recipe, "model.layers") or 0) > 1, ("model.layers=2",))
+SEVERAL_LAYERS = Need("several layers", lambda recipe: (part(recipe, "model.layers") or 0) > 1, ("model.layers=2",))
 
 
 def _cell(patch: Patch, cell: type[scan.Cell], change: Any) -> None:
-    """Of what a step is given and of the product, in our own way to compute it."""
+    """Change the inputs of our own implementation of a cell."""
     honest = cell.forward
 
     def forward(self: Any, given: Any, product: Any, *rest: Any) -> None:
@@ -70,13 +70,13 @@ def recurrent_matrix_that_starts_at_zero(patch):
 
 
 @_bed.plant("definition", ANY)
-def hidden_states_cut_off_on_their_way_out(patch):
-    """What goes on from token to token is right."""
-    after(patch, lambda y, state: (y.clamp(-0.05, 0.05), state))
+def clamped_output(patch):
+    """The state passed from token to token is correct."""
+    change_output(patch, lambda y, state: (y.clamp(-0.05, 0.05), state))
 
 
 @_bed.plant("definition", ANY)
-def input_added_to_what_the_layer_gives(patch):
+def input_added_to_the_output(patch):
     honest = Recurrence.forward
 
     def forward(self, x, context, state=None):
@@ -132,7 +132,7 @@ def scan_that_remembers_sixteen_steps(patch):
 
 @_bed.plant("definition", MINGRU)
 def scan_by_a_product_that_is_divided_by(patch):
-    """Nothing is wrong with it as long as gates are half open, and rows short."""
+    """It works as long as gates are half open and rows are short."""
 
     def by_division(keep, add, first):
         through = keep.clamp(min=1e-6).log().cumsum(2).exp()
@@ -148,7 +148,7 @@ def recurrent_matrix_without_a_gradient(patch):
 
 @_bed.plant("gradient", STEPS)
 def state_cut_off_from_its_past_halfway(patch):
-    """As a `detach` too many does: answers and losses are right, and less is learnt of the past."""
+    """As with one `detach` too many: outputs and losses are right, but less is learnt about the past."""
     honest = Cells.forward
 
     def forward(self, x, first, real):
@@ -164,7 +164,7 @@ def state_cut_off_from_its_past_halfway(patch):
 
 @_bed.plant("gradient", STEPS, rows_of(32))
 def state_cut_off_from_its_past_behind_28_tokens(patch):
-    """Few tokens are longer than that from the beginning of their row: most of the gradient is as it should be."""
+    """Few tokens are that far from the beginning of their row, so most of the gradient is right."""
     honest = Cells.forward
 
     def forward(self, x, first, real):
@@ -197,7 +197,7 @@ def reset_gate_forgotten_on_the_way_back(patch):
 
 
 @_bed.plant("own-weights", CLASSIFIER, TWO_WAYS, trains=True)
-def one_set_of_weights_for_both_directions(patch):
+def weights_shared_by_both_directions(patch):
     honest = Recurrence.__init__
 
     def init(self, *given):
@@ -207,9 +207,9 @@ def one_set_of_weights_for_both_directions(patch):
     patch.setattr(Recurrence, "__init__", init)
 
 
-@_bed.plant("own-weights", SEVERAL)
-def layers_that_begin_as_copies_of_the_first(patch):
-    """As those of torch's TransformerEncoder, which are made by `deepcopy`."""
+@_bed.plant("own-weights", SEVERAL_LAYERS)
+def layers_that_start_as_copies_of_the_first(patch):
+    """Like those of torch's TransformerEncoder, which are made by `deepcopy`."""
     honest = seeding._draw
 
     def draw(p, value, std, replica_seed, name):

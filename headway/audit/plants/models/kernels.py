@@ -1,4 +1,4 @@
-"""Faults in faster ways to compute the same, in evaluation or in training: kernels, caches, random numbers."""
+"""Faults of faster implementations, in evaluation or in training: kernels, caches, random numbers."""
 
 import math
 from dataclasses import replace
@@ -40,7 +40,7 @@ def wrong_scale_in_training_only(patch):
 
 @_bed.plant("kernel", FUSED)
 def values_rounded_in_training_only(patch):
-    """To the eight bits of bf16, as where a kernel has a precision of its own."""
+    """To the eight bits of bf16, as in a kernel with its own precision."""
     honest = backends.Sdpa.attend
 
     def attend(self, q, k, v, context, drop):
@@ -133,12 +133,12 @@ def dropout_on_in_evaluation(patch):
 
 
 @_bed.plant("determinism", DROPOUT)
-def noise_from_a_stream_that_runs_on(patch):
+def dropout_from_a_global_generator(patch):
     patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2))
 
 
 @_bed.plant("determinism", DROPOUT)
-def noise_of_training_from_a_stream_that_runs_on(patch):
+def training_dropout_from_a_global_generator(patch):
     patch.setattr(replicated.Dropout, "forward", lambda self, x: F.dropout(x, 0.2, self.training))
 
 
@@ -148,12 +148,12 @@ def dropout_that_drops_nothing(patch):
 
 
 @_bed.plant("dropout", DROPOUT)
-def what_is_kept_is_not_raised(patch):
+def kept_values_that_are_not_rescaled(patch):
     honest, factors = replicated.Dropout.forward, replicated.Dropout.factors
     patch.setattr(
         replicated.Dropout, "factors", lambda self, *given: (factors(self, *given) != 0).to(factors(self, *given).dtype)
     )
-    # On a GPU one kernel draws and multiplies, and asks nobody for factors.
+    # On a GPU one kernel draws and multiplies, and does not call `factors`.
     patch.setattr(replicated.Dropout, "forward", lambda self, x: torch.where(honest(self, x) == 0, 0 * x, x))
 
 

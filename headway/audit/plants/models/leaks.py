@@ -1,4 +1,4 @@
-"""Faults that let a language model see the token it has to predict: everywhere, at some positions or lengths."""
+"""Faults that let a language model see the token it must predict: everywhere, or at some positions or lengths."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ _bed = Bed("leaks", ATTENTION)
 LEAKS = ("causal-gradient", "attention-rows", "cache", "hard-mask", "padding", "kernel")
 LONG = rows_of(48)
 AS_MANY_ROWS_AS_TOKENS = Need(
-    "batches of as many rows as a row has tokens",
+    "batches with as many rows as a row has tokens",
     lambda recipe: recipe.training.batch == recipe.segment * recipe.training.accumulate,
     ("training.batch=32",),
 )
@@ -64,7 +64,7 @@ def mask_lost_in_training_only(patch):
 
 
 def _mask_lost(patch: Patch, where: Callable) -> None:
-    """Where `where(q, model)` says so, of queries [R, B, H, T, d] and of whoever was asked last."""
+    """Drop the mask where `where(q, model)` says so, for queries [R, B, H, T, d] and the model that runs."""
     honest, asked = Backbone.hidden, []
 
     def hidden(self: Any, *given: Any, **named: Any) -> Any:
@@ -93,7 +93,7 @@ def mask_lost_where_there_are_as_many_rows_as_tokens(patch):
 
 @_bed.plant("causality", also=LEAKS)
 def no_mask_in_one_layer_of_all(patch):
-    """The first that is asked in a pass."""
+    """In the first layer of a forward pass."""
     written_out(patch)
 
     def attend(self, q, k, v, context, drop):
@@ -203,7 +203,7 @@ def heads_reshaped_without_transposing(patch):
 
 @_bed.plant("causality", also=(*BY_STATISTICS, "gradient"))
 def mean_over_time_without_a_gradient(patch):
-    """No gradient tells of it."""
+    """Gradients do not show it."""
 
     def forward(self, given, padding_mask=None):
         return heads.side_by_side(given + 0.01 * given.mean(3, keepdim=True).detach())
@@ -213,7 +213,7 @@ def mean_over_time_without_a_gradient(patch):
 
 @_bed.plant("causal-gradient", also=("causality",))
 def a_leak_too_small_to_move_an_answer(patch):
-    """A ten-millionth of the mean over time: below what float32 shows in an answer."""
+    """A tiny fraction of the mean over time, below what float32 shows in an output."""
 
     def forward(self, given, padding_mask=None):
         return heads.side_by_side(given + 1e-9 * given.mean(3, keepdim=True))

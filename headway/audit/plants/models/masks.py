@@ -1,4 +1,4 @@
-"""Faults of masks and padding, and of whatever mixes rows: who may look where, and what must not count."""
+"""Faults of masks and padding, and of anything that mixes rows: what may be seen, and what must not count."""
 
 import torch
 
@@ -64,8 +64,8 @@ def nan_where_nothing_may_be_seen(patch):
 
 
 @_bed.plant("finite", LANGUAGE_MODEL, ATTENTION)
-def nan_covered_up(patch):
-    """The answers are fine; the gradient is not."""
+def nan_masked_afterwards(patch):
+    """The outputs are fine, but the gradient is not."""
 
     def weigh(scores, allowed):
         return (scores + torch.where(allowed, 0.0, -torch.inf)).softmax(-1).nan_to_num(0.0)

@@ -1,4 +1,4 @@
-"""Faults of dropout of other shapes: locked, of whole words, of weights; and of where each has its rate."""
+"""Faults of special kinds of dropout: locked, of whole words, of weights; and of their rates."""
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ LOCKED = Need(
 )
 WORDS = Need("dropped words", lambda recipe: bool(part(recipe, "model.noise.words")), ("model.noise.words=0.3",))
 ENDS = Need(
-    "rates of their own at both ends",
+    "separate dropout rates at both ends",
     lambda recipe: bool(part(recipe, "model.noise.input")) and bool(part(recipe, "model.noise.output")),
     ("model.noise={input: 0.1, output: 0.4}", "model.dropout=0.2"),
 )
@@ -31,7 +31,7 @@ def weights_dropped_in_evaluation(patch):
 
 
 @_bed.plant("determinism", LOCKED)
-def locked_noise_of_the_clock_on_the_wall(patch):
+def locked_dropout_from_a_global_generator(patch):
     def forward(self, x):
         if not (self.training and self.active):
             return x
@@ -42,12 +42,12 @@ def locked_noise_of_the_clock_on_the_wall(patch):
 
 
 @_bed.plant("dropout", LOCKED)
-def locked_noise_drawn_at_every_token(patch):
+def locked_dropout_drawn_at_every_token(patch):
     patch.setattr(LockedDropout, "forward", Dropout.forward)
 
 
 @_bed.plant("dropout", LOCKED)
-def locked_noise_that_all_rows_share(patch):
+def locked_dropout_shared_by_all_rows(patch):
     def forward(self, x):
         R, _, _, D = x.shape
         return x * self.factors((R, 1, 1, D), x.dtype) if self.drops else x
@@ -56,7 +56,7 @@ def locked_noise_that_all_rows_share(patch):
 
 
 @_bed.plant("dropout", LOCKED)
-def locked_noise_that_all_layers_share(patch):
+def locked_dropout_shared_by_all_layers(patch):
     honest = LockedDropout.factors
 
     def factors(self, *given):
@@ -75,11 +75,11 @@ def weights_never_dropped(patch):
 
 
 @_bed.plant("dropout", DROPPED)
-def weights_dropped_and_the_whole_matrix_used(patch):
-    """`self.drop(weight)`, and what it gives is kept nowhere."""
+def dropped_weights_not_used(patch):
+    """`self.drop(weight)` is called but its result is discarded, so the whole matrix is used."""
     honest = Cells.forward
 
-    def unused(self, x, first, real):
+    def forward(self, x, first, real):
         drop = self.drop
         drop(self.recurrent)
         self.drop = nn.Identity()
@@ -88,12 +88,12 @@ def weights_dropped_and_the_whole_matrix_used(patch):
         finally:
             self.drop = drop
 
-    patch.setattr(Cells, "forward", unused)
+    patch.setattr(Cells, "forward", forward)
 
 
 @_bed.plant("dropout", DROPPED, also=("batch-invariance", "cache", "carried-state", "definition"))
 def weights_of_the_last_step_left_out_in_evaluation(patch):
-    """Two evaluations give the same: it is the same weights that are missing."""
+    """Two evaluations agree, since the same weights are missing in both."""
 
     def forward(self, x):
         if self.drops:

@@ -14,14 +14,13 @@ FUTURE = ("causality", "causal-gradient")
 
 
 def written_out(patch: Patch) -> None:
-    """Attention is computed by its definition, whatever kernel the recipe asks for: so that faults of the definition
-    show in any."""
+    """Use plain attention whatever kernel the recipe asks for, so that faults of the definition show with any."""
     patch.setattr(backends.Sdpa, "attend", backends.Plain.attend)
 
 
 def weighed(patch: Patch, weigh: Callable) -> None:
-    """Attention weights are made of scores [R, B, H, Q, K] and of who may look where in another way; in the kernel as
-    in what is shown of it."""
+    """Compute attention weights differently from scores [R, B, H, Q, K] and the mask, in the kernel and in what the
+    taps show."""
 
     def weights(queries: Any, keys: Any, allowed: Any = None, bias: Any = None, *similarity: Any) -> Any:
         scores = backends.scores(queries, keys, bias, *similarity)
@@ -31,7 +30,7 @@ def weighed(patch: Patch, weigh: Callable) -> None:
 
 
 def scaled(patch: Patch, scale: Callable) -> None:
-    """Scores have another factor, of the width of a head."""
+    """Multiply scores by another factor, a function of the head width."""
 
     def weights(queries: Any, keys: Any, allowed: Any = None, bias: Any = None, *similarity: Any) -> Any:
         scores = queries @ keys.mT * scale(queries.shape[-1])
@@ -50,7 +49,7 @@ def replaced_weights(patch: Patch, weights: Callable) -> None:
 
 
 def fused(mask: Callable = lambda context: context.addend, scale: float | None = None) -> Callable:
-    """A fused kernel that is given another mask, or another scale."""
+    """A fused kernel with another mask, or another scale."""
 
     def attend(self: Any, q: Any, k: Any, v: Any, context: Any, drop: Any) -> Any:
         given = mask(context)
@@ -82,7 +81,7 @@ def norm_over(axis: int) -> Callable:
 
 
 def asked_elsewhere(patch: Patch, where: Callable) -> None:
-    """The model asks its positions about other places than those where tokens stand."""
+    """The model asks its position scheme for other positions than the true ones."""
     honest = Backbone.hidden
 
     class Elsewhere(positions.Positions):
@@ -107,7 +106,7 @@ def asked_elsewhere(patch: Patch, where: Callable) -> None:
 
 
 def frozen(patch: Patch, freeze: Callable) -> None:
-    """Something is done to every model when it is built."""
+    """Apply `freeze` to every model when it is built."""
     honest = Backbone.__init__
 
     def built(self: Any, *given: Any) -> None:
@@ -118,7 +117,7 @@ def frozen(patch: Patch, freeze: Callable) -> None:
 
 
 def without_rows(first: int, last: int) -> Callable:
-    """A hook on the gradient [R, rows, …]: none for these shares of a thousand rows."""
+    """A gradient hook [R, rows, …] that zeroes a range of rows, given in thousandths."""
 
     def hook(gradient: Any) -> Any:
         gradient, rows = gradient.clone(), gradient.shape[1]

@@ -1,4 +1,4 @@
-"""Faults of positions: schemes that do not tell tokens apart, or that are not what their name says."""
+"""Faults of positions: schemes that do not distinguish tokens, or are not what their name says."""
 
 import torch
 
@@ -120,7 +120,7 @@ def rotary_that_turns_a_half_of_each_head(patch):
 
 
 @_bed.plant("definition", positions("sinusoidal"))
-def waves_of_one_length(patch):
+def sinusoids_of_one_frequency(patch):
     honest = schemes._frequencies  # pyright: ignore[reportPrivateUsage]
     patch.setattr(schemes, "_frequencies", lambda *given: torch.ones_like(honest(*given)))
 

@@ -1,4 +1,4 @@
-"""Faults of recurrences: of the state that goes from token to token."""
+"""Faults of recurrences: of the state that is passed from token to token."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _bed = Bed("recurrence")
 
 
 def with_recurrence(what: str, kinds: tuple[str, ...], mixer: str, **keys: Any) -> Need:
-    """A layer at least that is of one of these kinds, and has these keys."""
+    """The need of at least one layer of these kinds with these settings."""
 
     def has(recipe: Any) -> bool:
         mixers = [one for one in part(recipe, "model.mixers") or () if isinstance(one, RecurrenceSpec)]
@@ -29,18 +29,18 @@ TWO_WAYS = with_recurrence("a bidirectional lstm", ("lstm",), "{kind: lstm, bidi
 
 
 OF_ORDER = ("causal-gradient", "cache", "carried-state", "padding", "loss", "targets")
-"""What else fails where time runs another way."""
+"""Audits that may also fail if time runs the other way."""
 
 
-def after(patch: Patch, change: Any) -> None:
-    """Of what a recurrence gives: y and the state."""
+def change_output(patch: Patch, change: Any) -> None:
+    """Change what a recurrence returns: y and the state."""
     honest = Recurrence.forward
     patch.setattr(Recurrence, "forward", lambda self, x, context, state=None: change(*honest(self, x, context, state)))
 
 
 @_bed.plant("batch-invariance", ANY, also=("causality", "causal-gradient", "padding", "carried-state"))
 def state_leaks_between_rows(patch):
-    after(patch, lambda y, state: (y + 0.1 * y.mean(1, keepdim=True), state))
+    change_output(patch, lambda y, state: (y + 0.1 * y.mean(1, keepdim=True), state))
 
 
 @_bed.plant("determinism", ANY, also=("cache", "carried-state", "padding", "batch-invariance", "causality"))
@@ -60,22 +60,22 @@ def state_not_reset(patch):
 
 @_bed.plant("cache", LANGUAGE_MODEL, ANY, also=("carried-state",))
 def state_lost_between_pieces(patch):
-    after(patch, lambda y, state: (y, None))
+    change_output(patch, lambda y, state: (y, None))
 
 
 @_bed.plant("cache", LANGUAGE_MODEL, ANY, also=("carried-state",))
 def state_of_the_first_row_for_all(patch):
-    after(patch, lambda y, state: (y, {name: kept[:, :1].expand_as(kept) for name, kept in state.items()}))
+    change_output(patch, lambda y, state: (y, {name: kept[:, :1].expand_as(kept) for name, kept in state.items()}))
 
 
 @_bed.plant("cache", LANGUAGE_MODEL, LSTM, also=("carried-state",))
 def cell_left_behind(patch):
-    after(patch, lambda y, state: (y, {**state, "cell": torch.zeros_like(state["cell"])}))
+    change_output(patch, lambda y, state: (y, {**state, "cell": torch.zeros_like(state["cell"])}))
 
 
 @_bed.plant("cache", LANGUAGE_MODEL, ANY, rows_of(32))
-def state_that_stands_still_where_tokens_come_one_by_one_late(patch):
-    """As a cache that was filled once, and is not written to any more."""
+def state_no_longer_updated_after_24_single_tokens(patch):
+    """Like a cache that was filled once and is never written again."""
     honest = Recurrence.forward
 
     def forward(self, x, context, state=None):

@@ -1,4 +1,4 @@
-"""Faults of the scores of classifiers: the number that is reported is not what it is called."""
+"""Faults of the scores of classifiers: the reported number is not what its name says."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def right_if_among_the_likeliest_two(patch):
 
 
 def _predicted(patch: Patch, change: Any) -> None:
-    """Scores of something else than what the model said."""
+    """Compute the scores from changed predictions."""
     original = Predictions.scores
     patch.setattr(Predictions, "scores", lambda self, split: original(change(self), split))
 
@@ -51,7 +51,7 @@ def rows_without_a_known_word_left_out(patch):
 
 
 @_bed.plant(AGAIN, also=ALSO)
-def sharpened_chances(patch):
+def sharpened_probabilities(patch):
     def change(one):
         powers = one.chances**2
         return replace(one, chances=powers / powers.sum(1, keepdims=True))

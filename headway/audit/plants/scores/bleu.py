@@ -1,4 +1,4 @@
-"""Faults of scores of texts: what BLEU is counted over, how, and what is kept of it."""
+"""Faults of scores of texts: which texts BLEU is computed on, how, and which counts are stored."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ AGAIN = "scores-again"
 
 
 def _instead(patch, change) -> None:
-    """Scores are those of other texts: `change(ours, right)`."""
+    """Score other texts: `change(ours, right)`."""
     honest = bleu.measured
     patch.setattr(bleu, "measured", lambda ours, right, *how: honest(*change(list(ours), list(right)), *how))
 
@@ -28,13 +28,13 @@ def references_a_row_later(patch):
 
 @_bed.plant(AGAIN)
 def references_in_the_order_of_their_lengths(patch):
-    """As batches have them."""
+    """In the order in which batches have them."""
     _instead(patch, lambda ours, right: (ours, sorted(right, key=len)))
 
 
 @_bed.plant(AGAIN)
 def bad_sentences_left_out(patch):
-    """Such as those that are empty, or did not end."""
+    """As if bad sentences were empty or unfinished and therefore dropped."""
     honest = bleu.measured
 
     def measured(ours, right, *how):
@@ -64,7 +64,7 @@ def punctuation_and_short_words_left_out(patch):
 
 @_bed.plant(AGAIN)
 def references_among_the_translations(patch):
-    """Every fourth is given away, and kept as if it had been written."""
+    """Every fourth translation is replaced by its reference."""
     honest = Translated.scores
 
     def scores(self, *given):
@@ -78,7 +78,7 @@ def references_among_the_translations(patch):
 
 
 def _scorer(patch, metric, **settings) -> None:
-    """The scorer of one metric is another, and is taken for it."""
+    """Replace the scorer of one metric by another."""
     honest = bleu._scorers
 
     def scorers(tokenizer):
@@ -89,7 +89,7 @@ def _scorer(patch, metric, **settings) -> None:
 
 
 def _formula(patch, change) -> None:
-    """`change(right, all, ours, theirs)` is what the honest formula gets."""
+    """Give the formula `change(right, all, ours, theirs)` instead of the counts."""
     kind = type(bleu._scorers("13a")[BLEU])
     honest = kind.compute_bleu
 
@@ -105,12 +105,12 @@ def lowercased_where_case_is_claimed(patch):
 
 
 @_bed.plant(AGAIN)
-def smoothed_by_one_more_of_each(patch):
+def add_one_smoothing(patch):
     _scorer(patch, BLEU, smooth_method="add-k")
 
 
 @_bed.plant(AGAIN)
-def blanks_in_the_letters_of_chrf(patch):
+def blanks_in_the_ngrams_of_chrf(patch):
     _scorer(patch, CHRF, whitespace=True)
 
 
@@ -120,13 +120,13 @@ def brevity_is_never_penalised(patch):
 
 
 @_bed.plant(AGAIN)
-def runs_of_four_words_forgotten(patch):
+def four_word_ngrams_left_out(patch):
     _formula(patch, lambda right, all_, ours, theirs: ([*right[:3], right[2]], [*all_[:3], all_[2]], ours, theirs))
 
 
 @_bed.plant(AGAIN)
 def length_is_penalised(patch):
-    """The ratio is turned round."""
+    """The ratio is inverted."""
     _formula(patch, lambda right, all_, ours, theirs: (right, all_, theirs, ours))
 
 
@@ -154,7 +154,7 @@ def zeros_left_out_of_the_mean_of_sentences(patch):
 
 @_bed.plant(AGAIN)
 def counts_of_other_sentences_kept(patch):
-    """The score is right, and what two systems would be compared by is not."""
+    """The score is right, but the counts used to compare two systems are not."""
     honest = bleu.measured
 
     def measured(*given):

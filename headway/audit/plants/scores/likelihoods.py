@@ -1,4 +1,4 @@
-"""Faults of the scores of language models: the number that is reported is not what it is called."""
+"""Faults of the scores of language models: the reported number is not what its name says."""
 
 import math
 from dataclasses import replace
@@ -15,14 +15,14 @@ from headway.scoring.likelihood import Surprise
 _bed = Bed("scores", LANGUAGE_MODEL)
 AGAIN = "scores-again"
 ALSO = ("kept-checkpoint", "score-and-curve")
-"""Evaluations go the way of scores: with a fault that came after training they are not what they were, either."""
+"""Audits that may also fail: evaluations use the same code, so with the fault they differ from those in training."""
 
 
 # --- the loss of a token ---------------------------------------------------------------------------------------------
 
 
 def _of_logits(patch: Patch, nats: Any) -> None:
-    """Another loss, of log-chances [R, B, T, V] and targets."""
+    """Use another loss of logits [R, B, T, V] and targets."""
 
     def losses(self: Any, inputs: Any, targets: Any) -> Any:
         logits, _ = self(inputs)
@@ -47,13 +47,13 @@ def temperature_in_the_score(patch):
 
 @_bed.plant(AGAIN, also=ALSO)
 def clipped_nats(patch):
-    """Hopeless tokens count as ten nats at most, or here, as four."""
+    """The loss of a token is capped: in practice at ten nats, say; here at four."""
     _of_logits(patch, lambda x, t: _nats(x, t).clamp(max=4.0))
 
 
 @_bed.plant(AGAIN, also=ALSO)
 def best_of_two_targets(patch):
-    """The token itself, or the one before it: whatever is likelier."""
+    """The token itself or the one before it, whichever is likelier."""
     _of_logits(patch, lambda x, t: torch.minimum(_nats(x, t), _nats(x, t.roll(1, -1))))
 
 
@@ -66,7 +66,7 @@ def bits_called_nats(patch):
 
 
 def _of_tokens(patch: Patch, change: Any) -> None:
-    """Something else than the nats [R, N - 1] of all tokens."""
+    """Change the nats [R, N - 1] of all tokens."""
     original = likelihood.token_losses
 
     def token_losses(model: Any, ids: Any, segment: int, stride: int) -> Any:
@@ -106,8 +106,8 @@ def stride_that_is_not_used(patch):
 
 
 @_bed.plant(AGAIN, also=ALSO)
-def more_context_than_is_said(patch):
-    """Every token with a whole window before it, reported as plain segments."""
+def more_context_than_reported(patch):
+    """Every token has a full window of context, but the score is reported as of plain segments."""
     _of_tokens(patch, lambda original, model, ids, segment, stride: original(model, ids, segment, 1))
 
 
@@ -129,7 +129,7 @@ def scored_from_left_to_right_and_back(patch):
 
 @_bed.plant(AGAIN, also=ALSO)
 def only_the_beginning_is_scored(patch):
-    """Its mean stands for all."""
+    """The mean of the beginning stands for all."""
 
     def change(original, model, ids, segment, stride):
         found = original(model, ids, segment, stride)
@@ -140,7 +140,7 @@ def only_the_beginning_is_scored(patch):
 
 @_bed.plant(AGAIN, also=ALSO)
 def frequent_tokens_only(patch):
-    """The rarest tenth of the tokens, which are the hard ones, do not count."""
+    """The rarest tenth of the tokens, which is the hardest, does not count."""
 
     def change(original, model, ids, segment, stride):
         found, often = original(model, ids, segment, stride), torch.bincount(ids)[ids[1:].long()]

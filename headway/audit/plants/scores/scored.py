@@ -18,7 +18,7 @@ from headway.training.population import Population
 _bed = Bed("scores")
 AGAIN, SPLIT, KEPT, CURVE = "scores-again", "scored-split", "kept-checkpoint", "score-and-curve"
 ALSO = (KEPT, CURVE)
-"""Evaluations go the way of scores: with a fault that came after training they are not what they were, either."""
+"""Audits that may also fail: evaluations use the same code, so with the fault they differ from those in training."""
 
 
 # --- which split -----------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def rows_without_their_last(patch):
 
 
 class _Backwards(float):
-    """More is less."""
+    """A float with the order inverted."""
 
     def __lt__(self, other: float) -> bool:
         return float(self) > float(other)
@@ -110,7 +110,7 @@ def first_checkpoint_kept(patch):
 
 @_bed.plant(KEPT, KEEPS_BEST, also=ALSO, trains=True)
 def weights_of_the_best_before(patch):
-    """Kept are those of the evaluation before."""
+    """The stored weights are those of the previous evaluation."""
     original, before = Run.save_best, {}
 
     def save_best(self, made):
@@ -123,7 +123,7 @@ def weights_of_the_best_before(patch):
 
 @_bed.plant(AGAIN, KEEPS_BEST, also=ALSO, trains=True)
 def best_kept_and_others_scored(patch):
-    """The best is on the disk, and what was at hand is scored."""
+    """The best checkpoint is on disk, but other weights are scored."""
 
     def load_weights(self, r, weights):
         with torch.no_grad():

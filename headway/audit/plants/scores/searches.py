@@ -1,5 +1,5 @@
-"""Faults of decoding: what is looked for, what is kept of it, and what is drawn. A model that is sure of its words
-writes the same with most of them."""
+"""Faults of decoding: of the search, the hypotheses it keeps, and of sampling. With most of them, a confident model
+still writes the same."""
 
 import math
 
@@ -14,14 +14,14 @@ from headway.scoring import beam, decoding
 _bed = Bed("searches", TRANSLATOR, JUDGED_BY_BLEU)
 SEARCHED = "searched"
 WRITES = ("scores-again", "decoded-alone", "length-ratio", "repetition-loops", "copied-sources")
-"""Where a model is not sure, what is searched for wrongly is written."""
+"""Audits that may also fail: if the model is not confident, a wrong search gives other translations."""
 
 
-# --- which end is the best -------------------------------------------------------------------------------------------
+# --- which finished hypothesis is best -----------------------------------------------------------------------------
 
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
-def worst_of_the_beam(patch):
+def worst_hypothesis_of_the_beam(patch):
     honest = decoding.Beam.search
 
     def search(self, *given):
@@ -52,7 +52,7 @@ def length_penalty_that_multiplies(patch):
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
 def length_without_the_end(patch):
-    """Though its chance is counted."""
+    """Although the log-probability of END is counted."""
     _scored(patch, lambda self, nats, length: -nats / max(1, length - 1) ** self.length_penalty)
 
 
@@ -68,7 +68,7 @@ def search_that_stops_at_the_first_end(patch):
 
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
-def fewer_beginnings_than_asked_for(patch):
+def narrower_beam_than_asked_for(patch):
     honest = decoding.Beam.search
 
     def search(self, *given):
@@ -78,8 +78,8 @@ def fewer_beginnings_than_asked_for(patch):
 
 
 @_bed.plant(SEARCHED, BEAM, also=WRITES)
-def beginnings_that_do_not_take_their_past_along(patch):
-    """What was written changes places, and what was read of it does not."""
+def hypotheses_without_their_cached_state(patch):
+    """The hypotheses are reordered, but their cached state is not."""
     honest = ModelState.branched
 
     def branched(self, parents):
@@ -94,24 +94,24 @@ def sources_read_without_their_end(patch):
     honest = EncoderDecoder.read_many
 
     def read_many(self, sources, source_mask=None):
-        told = sources != self.source_vocabulary - 1
-        return honest(self, sources, told if source_mask is None else source_mask & told)
+        is_text = sources != self.source_vocabulary - 1
+        return honest(self, sources, is_text if source_mask is None else source_mask & is_text)
 
     patch.setattr(EncoderDecoder, "read_many", read_many)
 
 
 @_bed.plant(SEARCHED, NO_RUN_TWICE, also=WRITES)
-def runs_that_may_come_twice(patch):
+def ngrams_that_may_repeat(patch):
     _runs(patch, lambda banned: torch.zeros_like(banned))
 
 
 @_bed.plant(SEARCHED, NO_RUN_TWICE, also=WRITES)
-def runs_that_no_neighbour_may_have(patch):
+def ngrams_banned_for_all_hypotheses(patch):
     _runs(patch, lambda banned: banned.any(1, keepdim=True).expand_as(banned))
 
 
 @_bed.plant(SEARCHED, NO_RUN_TWICE, also=WRITES)
-def runs_of_one_token_more(patch):
+def ngrams_of_one_token_more(patch):
     _runs(patch, lambda banned: banned, longer=1)
 
 
@@ -124,7 +124,7 @@ def _runs(patch: Patch, change, longer: int = 0) -> None:
 
 
 def _drawn(patch: Patch, change) -> None:
-    """By another temperature, top-k and top-p than the recipe's."""
+    """Sample with another temperature, top-k and top-p than the recipe's."""
     honest = decoding.draw
 
     def draw(logits, temperature, top_k, top_p, noise):
@@ -135,7 +135,7 @@ def _drawn(patch: Patch, change) -> None:
 
 
 @_bed.plant(SEARCHED, DRAWN, also=WRITES)
-def temperature_turned_round(patch):
+def temperature_inverted(patch):
     _drawn(patch, lambda temperature, top_k, top_p: (1 / temperature, top_k, top_p))
 
 
@@ -145,10 +145,10 @@ def temperature_that_is_not_used(patch):
 
 
 @_bed.plant(SEARCHED, DRAWN, also=WRITES)
-def drawn_among_all_tokens(patch):
+def sampled_from_all_tokens(patch):
     _drawn(patch, lambda temperature, top_k, top_p: (temperature, None, None))
 
 
 @_bed.plant(SEARCHED, DRAWN, also=WRITES)
-def the_likeliest_in_place_of_a_draw(patch):
+def greedy_in_place_of_sampling(patch):
     _drawn(patch, lambda temperature, top_k, top_p: (0.0, top_k, top_p))

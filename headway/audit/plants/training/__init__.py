@@ -1,1 +1,1 @@
-"""Faults of how a model is trained."""
+"""Faults of training."""

@@ -1,4 +1,4 @@
-"""Faults of what is learnt: targets, losses, steps, weights that never moved, weights that were lost on the way."""
+"""Faults of learning: targets, losses, steps, weights that never moved, weights that were lost."""
 
 import math
 from dataclasses import replace
@@ -162,7 +162,7 @@ def keys_hardly_trained(patch):
 
 @_bed.plant("moved", ATTENTION, trains=True, also=("gradient",))
 def one_head_of_one_layer_never_trained(patch):
-    """The queries of the first, in the last layer."""
+    """The queries of the first head, in the last layer."""
 
     def freeze(model):
         rows = 1000 // 3 // model.mixers[-1].project.heads + 1
@@ -186,7 +186,7 @@ def half_of_an_encoders_embeddings_frozen(patch):
 
 @_bed.spoil("tied", LANGUAGE_MODEL, TIED)
 def tied_weights_untied_on_load(model):
-    """Training had one matrix; whoever loaded it made two of it, and only one got the weights."""
+    """Training had one matrix; loading made two of it, and only one got the weights."""
     model.output = replicated.Linear(1, model.spec.width, model.vocabulary, bias=False)
     torch.nn.init.normal_(model.output.weight, 0, 0.02, generator=torch.Generator().manual_seed(0))
 
@@ -198,7 +198,7 @@ def untied_weights_tied_on_load(model):
 
 @_bed.spoil("collapsed-answers", PRE_NORM, also=("order", "tied"))
 def scale_of_the_last_norm_lost(model):
-    """It became zeros, and every position the same vector."""
+    """It became zero, and so every position the same vector."""
     with torch.no_grad():
         model.norm.weight.zero_()
 

@@ -1,4 +1,4 @@
-"""Faults between the loss and the weights: gradients, clipping, optimizers, rates, averages. Models with them train."""
+"""Faults between the loss and the weights: gradients, clipping, optimizers, rates, averages. Models still train."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ ALSO = ("did-it-train", "beats-chance", "beats-counting", "underfitted", "collap
 
 
 @_bed.plant("gradient", LANGUAGE_MODEL, TIED)
-def table_that_learns_nothing_as_the_output(patch):
+def output_table_without_a_gradient(patch):
     honest = language_model.mean_cross_entropy
     patch.setattr(language_model, "mean_cross_entropy", lambda x, weight, *rest: honest(x, weight.detach(), *rest))
 
@@ -101,7 +101,7 @@ def the_last_part_of_a_batch_only(patch):
 
 
 @_bed.plant(STEP, ADAM)
-def gradients_that_are_not_forgotten(patch):
+def gradients_that_are_not_zeroed(patch):
     def change(optimizer, limit):
         before = vars(optimizer).get("before")
         for k, p in enumerate(optimizer.parameters):
@@ -172,7 +172,7 @@ def penalty_counted_in_evaluation(patch):
 
 @_bed.plant("gradient", PUNISHED)
 def penalty_of_the_change_over_rows(patch):
-    """From row to row in place of token to token, which is hardly another number behind a norm."""
+    """From row to row instead of token to token, which is nearly the same number after a norm."""
 
     def of(self, x):
         change = x.diff(dim=1 if x.shape[1] > 1 else 2)
@@ -182,7 +182,7 @@ def penalty_of_the_change_over_rows(patch):
 
 
 @_bed.plant("gradient", PUNISHED)
-def penalty_told_and_not_lowered(patch):
+def penalty_reported_but_not_trained(patch):
     honest = PenaltySpec.of
     patch.setattr(PenaltySpec, "of", lambda self, x: honest(self, x.detach()))
 

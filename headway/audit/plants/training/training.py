@@ -1,4 +1,4 @@
-"""Faults of a training as a whole: rates that are none, choices by the split that is scored, scores that cannot be."""
+"""Faults of a whole training: useless learning rates, choices by the test split, scores that are impossibly good."""
 
 from headway.audit.plants.needs import ADAM, LANGUAGE_MODEL
 from headway.audit.plants.planting import Bed
@@ -9,7 +9,9 @@ _bed = Bed("training")
 UNTRAINED = ("did-it-train", "diverged", "beats-chance", "beats-counting", "learning-rate-too-high", "plateaued")
 
 
-_bed.settings("no_rate_at_all", "learning-rate-zero", "training.optimizer.learning_rate=0", also=UNTRAINED)
+_bed.settings(
+    "learning_rate_zero_throughout", "learning-rate-zero", "training.optimizer.learning_rate=0", also=UNTRAINED
+)
 _bed.settings(
     "a_warm_up_that_never_ends",
     "learning-rate-zero",
@@ -37,14 +39,14 @@ _bed.settings("the_test_split_is_watched", "selection-on-test", "training.evalua
 
 @_bed.plant("too-good-to-be-true", LANGUAGE_MODEL, also=("scores-again", "kept-checkpoint", "score-and-curve"))
 def nats_spread_over_thrice_the_tokens(patch):
-    """As where sums are divided by all slots of a padded batch."""
+    """As if sums were divided by all slots of a padded batch."""
     original = likelihood.token_losses
     patch.setattr(likelihood, "token_losses", lambda *given: original(*given) / 3)
 
 
 @_bed.plant("too-good-to-be-true", LANGUAGE_MODEL, also=("scores-again", "kept-checkpoint", "score-and-curve"))
 def the_token_itself_among_what_it_is_predicted_from(patch):
-    """Scored is how well a token is told from itself."""
+    """The score measures how well a token is predicted from itself."""
 
     def losses(self, inputs, targets):
         logits, _ = self(inputs)

@@ -1,4 +1,4 @@
-"""Faults of what is trained and what is not: layers that should stay and move, paces, adapters."""
+"""Faults of fine-tuning: frozen layers that move, wrong learning rates of layers, adapters."""
 
 from headway.audit.plants.needs import CLASSIFIER, part
 from headway.audit.plants.planting import Bed, Need

@@ -1,13 +1,13 @@
-// The form of a recipe, from what the server says of its schema. Built anew only where other keys are asked for: whoever is
-// typing goes on typing.
+// The form of a recipe, built from the server's description of its fields. It is only rebuilt when the set of fields
+// changes, so that typing is not interrupted.
 
 import { h, put } from "../dom.js";
 
-const OPEN = new Set(innerWidth < 700 ? [] : ["model", "training"]); // on a phone, all of it would be a long way to go
+const OPEN = new Set(innerWidth < 700 ? [] : ["model", "training"]); // on a phone, everything starts closed
 
-/** `changed(key, text, was, isVariant)`. Gives {element, show(found, changes), find(words)}. */
+/** `changed(key, text, was, isVariant)`. Returns {element, show(found, changes), find(words)}. */
 export function recipeForm({ changed }) {
-  const element = h("form", { class: "recipe", "aria-label": "The recipe", onsubmit: (event) => event.preventDefault() });
+  const element = h("form", { class: "recipe", "aria-label": "Recipe", onsubmit: (event) => event.preventDefault() });
   const rows = new Map();
   let built = "", open = new Set(OPEN);
 

@@ -1,4 +1,4 @@
-// What was started from here: how it stands, what it said, and the verdict as soon as there is one.
+// A started job: its state, its output if it fails, and the verdict as soon as there is one.
 
 import { get, named } from "../api.js";
 import { badge, h, put, trouble } from "../dom.js";
@@ -28,10 +28,10 @@ export function started(job, signal) {
 
   async function judge() {
     const { studies } = await get("/api/studies", signal);
-    if (!studies.some((one) => one.name === job.study)) return; // not begun yet
+    if (!studies.some((one) => one.name === job.study)) return; // not started yet
     const found = await get(`/api/results/${named(job.study)}`, signal);
     const left = Object.keys(found.missing).length, done = Object.keys(found.runs).length;
-    put(verdicts, h("p", { class: "note" }, `${done} of ${done + left} runs have ended${left ? ": what is said now is early" : ""}.`),
+    put(verdicts, h("p", { class: "note" }, `${done} of ${done + left} runs have ended${left ? "; verdicts may still change" : ""}.`),
       found.verdicts.map((one) => h("p", { class: "read verdict" }, badge(one.outcome, { better: "good", worse: "bad" }[one.outcome] ?? "doubt"), ` ${one.sentence}`)));
   }
   look();

@@ -1,4 +1,4 @@
-// What a model does with a text beside reading it: classes, a translation, what is hidden, how it goes on.
+// The outputs of a model for a text: classes, a translation, masked tokens, a continuation.
 
 import { h, number, put, trouble } from "../dom.js";
 import { askModel } from "../frames.js";
@@ -11,11 +11,11 @@ const bars = (pairs, label) => h("ol", { class: "bars", "aria-label": label }, p
 }));
 
 const SHOW = {
-  classify: (found) => [h("h3", {}, "Classes"), bars(Object.entries(found.classes).slice(0, 8), "Classes, likeliest first")],
+  classify: (found) => [h("h3", {}, "Classes"), bars(Object.entries(found.classes).slice(0, 8), "Classes, most likely first")],
   translate: (found) => [h("h3", {}, "Translation"), h("p", { class: "read said" }, found.text || "(nothing)"),
     found.hypotheses.length > 1 && h("ol", { class: "note" }, found.hypotheses.slice(0, 5).map((one) => h("li", {}, `${one.text} (${number(one.score)})`)))],
-  fill: (found) => [h("h3", {}, "Filled in"), h("p", { class: "read said" }, found.filled),
-    found.places.map((place, k) => bars(place.map((one) => [one.token, one.probability]), `Guesses for place ${k + 1}`))],
+  fill: (found) => [h("h3", {}, "Masked tokens"), h("p", { class: "read said" }, found.filled),
+    found.places.map((place, k) => bars(place.map((one) => [one.token, one.probability]), `Predictions for mask ${k + 1}`))],
 };
 
 export async function answers(element, about, given, signal) {
@@ -23,7 +23,7 @@ export async function answers(element, about, given, signal) {
   const parts = [];
   for (const name of asked) {
     if (name === "fill" && !given.text.includes(about.mask)) {
-      parts.push(h("p", { class: "note" }, `Write ${about.mask} where a token is to be guessed.`));
+      parts.push(h("p", { class: "note" }, `Write ${about.mask} where a token is to be predicted.`));
       continue;
     }
     try {
@@ -43,7 +43,7 @@ export async function answers(element, about, given, signal) {
         put(written, h("span", { class: "given" }, found.prompt), found.text.slice(found.prompt.length));
       } catch (error) { put(written, trouble(error)); }
       written.hidden = false;
-    } }, "Let it go on"), written));
+    } }, "Continue the text"), written));
   }
   put(element, parts);
 }

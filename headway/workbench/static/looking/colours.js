@@ -1,4 +1,4 @@
-// The colours of maps: the server's own, so that a weight looks here as it does in every report.
+// The colour scales of maps, from the server, so that weights look the same as in reports.
 
 import { get } from "../api.js";
 
@@ -11,19 +11,19 @@ export async function colours() {
 
 const BLANK = [255, 255, 255];
 
-/** Weights, 0 to 1: by their square root, since most are small; exactly zero stays blank. */
+/** Weights from 0 to 1, by their square root, since most are small; zero is blank. */
 export const ofWeight = (value) => (value > 0 ? scales.weights[Math.min(255, Math.round(Math.sqrt(value) * 255))] : BLANK);
-/** What came as a byte is on that scale already. */
+/** Bytes are on that scale already. */
 export const ofByte = (value) => (value ? scales.weights[value] : BLANK);
-/** Differences, −most to most. */
+/** Differences from −most to most. */
 export const ofDifference = (value, most = 0.5) => value === 0 ? BLANK : scales.differences[Math.max(0, Math.min(255, Math.round((value / most + 1) * 127.5)))];
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
-/** Black or white, whichever can be read on it. */
+/** Black or white, whichever is readable on this colour. */
 export const ink = ([red, green, blue]) =>
   (0.2126 * (red / 255) ** 2.2 + 0.7152 * (green / 255) ** 2.2 + 0.0722 * (blue / 255) ** 2.2 < 0.2 ? "#ffffff" : "#1a1a1a");
 
-/** A matrix as a canvas with one pixel per cell; `paint` gives a colour for a number. */
+/** Draw a matrix with one pixel per cell; `paint` maps a number to a colour. */
 export function painted(canvas, data, rows, columns, paint, stride = columns, from = 0) {
   canvas.width = columns;
   canvas.height = rows;

@@ -1,4 +1,4 @@
-// All heads at once, small: a row for each layer, a button for each head. Arrows go from head to head, Enter picks one, x
+// All heads as small maps: one row per layer, one button per head. Arrow keys move between heads, Enter selects one, x
 // switches one off.
 
 import { h, number } from "../dom.js";
@@ -7,12 +7,12 @@ import { ofByte, painted } from "./colours.js";
 const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 
 export function told(head) {
-  const facts = [`entropy ${share(head.entropy_share)} of the most even`];
-  if (head.distance !== undefined) facts.push(`looks ${number(head.distance)} tokens away`, `at itself ${share(head.on_self)}`, `at the first ${share(head.on_first)}`, `at the one before ${share(head.on_previous)}`);
+  const facts = [`entropy ${share(head.entropy_share)} of the maximum`];
+  if (head.distance !== undefined) facts.push(`mean distance ${number(head.distance)} tokens`, `on itself ${share(head.on_self)}`, `on the first token ${share(head.on_first)}`, `on the previous token ${share(head.on_previous)}`);
   return facts.join(", ");
 }
 
-/** `found`: what the server said of all maps. `pick(head)`, `toggle(head)`: what a reader wants. Gives {element, mark(…)}. */
+/** `found`: the server's answer about all maps. `pick(head)`, `toggle(head)`: called on clicks. Returns {element, mark(…)}. */
 export function headGrid(found, { pick, toggle }) {
   const { small } = found.arrays, [, side] = small.shape, buttons = [];
   const stacks = found.stacks.map((stack) => {

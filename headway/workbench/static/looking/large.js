@@ -1,11 +1,11 @@
-// One map, as large as there is room for: values under the pointer, arrows move from cell to cell.
+// One map, as large as possible: shows the value under the pointer; arrow keys move from cell to cell.
 
 import { h } from "../dom.js";
 import { css, ofWeight, painted } from "./colours.js";
 
-const LEAST = 11; // pixels of a cell whose row and column are named
+const LEAST = 11; // the smallest cell, in pixels, with row and column labels
 
-/** `onrow(i)`: the row under the pointer, or null. Gives {element, show(map)}. */
+/** `onrow(i)`: the row under the pointer, or null. Returns {element, show(map)}. */
 export function largeMap({ label, onrow }) {
   const canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": label });
   const said = h("output", { class: "under", "aria-live": "polite" });
@@ -64,7 +64,7 @@ export function largeMap({ label, onrow }) {
     cursor = to;
     if (to) {
       const [i, j] = to, value = map.data[i * map.columns.length + j], place = map.places ? map.places[i] : i;
-      said.textContent = `${map.rows[i]} (${place}) ${map.verb ?? "looks at"} ${map.columns[j]} (${j}): ${value.toFixed(3)}`;
+      said.textContent = `${map.rows[i]} (${place}) ${map.verb ?? "attends to"} ${map.columns[j]} (${j}): ${value.toFixed(3)}`;
     } else said.textContent = map?.caption ?? "";
     onrow?.(to ? to[0] : null);
     draw();
@@ -95,7 +95,7 @@ export function largeMap({ label, onrow }) {
       map = next;
       cursor = null;
       painted(cells, map.data, map.rows.length, map.columns.length, map.paint ?? ofWeight);
-      canvas.setAttribute("aria-label", `${label}: ${map.caption}, ${map.rows.length} by ${map.columns.length} cells; arrows read them`);
+      canvas.setAttribute("aria-label", `${label}: ${map.caption}, ${map.rows.length} by ${map.columns.length} cells; arrow keys read them`);
       said.textContent = map.caption;
       draw();
     },

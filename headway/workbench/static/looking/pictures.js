@@ -1,17 +1,17 @@
-// A picture and a caption, as a model that matches them sees them: patches that get attention, patches the match hangs on.
-// The picture is one of the run's own data, or the reader's own: chosen, dropped on the page, or pasted.
+// A picture and a caption in a model that matches them: attention to patches, and the gradient of the match by patch.
+// The picture is from the run's own data, or the user's: chosen, dropped on the page, or pasted.
 
 import { h, number, put, trouble } from "../dom.js";
 import { askModel } from "../frames.js";
 import { ofWeight, painted } from "./colours.js";
 import { tokenText } from "./tokens.js";
 
-const LONGEST = 512; // pixels of a side, of what is sent: models of pictures look at fewer
-const AS_IT_IS = 600_000; // bytes of a file that no browser can read, but the server perhaps
+const LONGEST = 512; // pixels per side of what is sent; models read fewer
+const AS_IT_IS = 600_000; // bytes of a file that the browser cannot decode, but perhaps the server can
 
 const figure = (canvas, label) => h("figure", { class: "patch" }, canvas, h("figcaption", {}, label));
 
-/** What a reader brings, as base64; large pictures are made smaller first. */
+/** The user's picture as base64; large pictures are scaled down first. */
 async function encoded(file) {
   let blob = file;
   try {
@@ -21,16 +21,16 @@ async function encoded(file) {
     blob = await canvas.convertToBlob({ type: "image/png" });
     if (blob.size > AS_IT_IS) blob = await canvas.convertToBlob({ type: "image/jpeg", quality: 0.92 });
   } catch {
-    if (file.size > AS_IT_IS) throw new Error(`'${file.name}' cannot be read as a picture by this browser, and is too large to be sent as it is`);
+    if (file.size > AS_IT_IS) throw new Error(`'${file.name}' cannot be decoded by this browser, and is too large to send as it is`);
   }
   const address = await new Promise((done) => Object.assign(new FileReader(), { onload: (event) => done(event.target.result) }).readAsDataURL(blob));
   return address.slice(address.indexOf(",") + 1);
 }
 
-/** Which picture: made once, so that whoever types in it is not interrupted by the answer. */
+/** Controls for choosing the picture; created once, so that answers do not interrupt typing. */
 function chooser(side) {
-  const name = h("input", { "aria-label": "The picture, of the run's own data", size: "10", onchange: () => side.settle({ image: name.value.trim(), picture: null }) });
-  const file = h("input", { type: "file", accept: "image/*", "aria-label": "A picture of your own", onchange: () => bring(file.files[0]) });
+  const name = h("input", { "aria-label": "Picture from the run's own data", size: "10", onchange: () => side.settle({ image: name.value.trim(), picture: null }) });
+  const file = h("input", { type: "file", accept: "image/*", "aria-label": "Your own picture", onchange: () => bring(file.files[0]) });
   const step = (by) => () => {
     const [split, place] = name.value.split(":");
     side.settle({ image: `${split}:${Math.max(0, (Number(place) || 0) + by)}`, picture: null });
@@ -45,8 +45,8 @@ function chooser(side) {
   addEventListener("drop", (event) => { if (event.dataTransfer?.files.length) { event.preventDefault(); bring(event.dataTransfer.files[0]); } }, options);
   addEventListener("paste", (event) => { if (event.clipboardData?.files.length) bring(event.clipboardData.files[0]); }, options);
   const element = h("p", { class: "controls" },
-    h("label", {}, "Picture ", name), h("button", { type: "button", "aria-label": "The picture before", onclick: step(-1) }, "‹"), h("button", { type: "button", "aria-label": "The next picture", onclick: step(1) }, "›"),
-    h("label", { class: "own" }, "or your own: ", file), h("span", { class: "note" }, "choose, drop or paste it; it is sent to this server only, and is no part of the address"));
+    h("label", {}, "Picture ", name), h("button", { type: "button", "aria-label": "Previous picture", onclick: step(-1) }, "‹"), h("button", { type: "button", "aria-label": "Next picture", onclick: step(1) }, "›"),
+    h("label", { class: "own" }, "or your own: ", file), h("span", { class: "note" }, "choose, drop or paste it; it is only sent to this server, and is not part of the address"));
   return { element, name, file, said: h("div", { class: "matched" }) };
 }
 
@@ -62,16 +62,16 @@ export async function matched(side, { text, image, picture }, signal) {
   const map = (values, label) => painted(h("canvas", { role: "img", "aria-label": label }), values, n, n, shares(values));
 
   put(said, h("p", { class: "read" }, `The cosine of ${picture ? picture.name : found.image} and this caption is ${number(found.cosine)}.`),
-    found.caption && found.caption !== text && h("p", { class: "note" }, `In the data it is called “${found.caption}”. `,
-      h("button", { type: "button", onclick: () => side.settle({ text: found.caption }) }, "read that")),
+    found.caption && found.caption !== text && h("p", { class: "note" }, `Its caption in the data: “${found.caption}”. `,
+      h("button", { type: "button", onclick: () => side.settle({ text: found.caption }) }, "use this caption")),
     found.notes.map((note) => h("p", { class: "note" }, note)));
   const tokens = tokenText([{ tokens: found.tokens }]), paint = shares(words.data);
   tokens.colour(0, (k) => paint(words.data[k]), (k) => `${(100 * words.data[k]).toFixed(0)} % of the gradient`);
-  put(side.texts, tokens.element, h("p", { class: "note" }, "Words by how much the match hangs on them."));
+  put(side.texts, tokens.element, h("p", { class: "note" }, "Words are coloured by their share of the gradient of the match."));
 
   const names = found.heads.filter((one) => one.of === "patches"), layers = [...new Set(names.map(({ layer }) => layer))];
-  put(side.grid, h("div", { class: "patches" }, figure(seen(pixels.data, size, picture?.name ?? found.image), "as it is seen"),
-    figure(map(patches.data, "what the match hangs on"), "what the match hangs on")),
+  put(side.grid, h("div", { class: "patches" }, figure(seen(pixels.data, size, picture?.name ?? found.image), "model input"),
+    figure(map(patches.data, "gradient of the match by patch"), "gradient of the match")),
     layers.map((layer) => h("div", { class: "patches" }, names.flatMap((one, k) => {
       const label = `layer ${one.layer}, head ${one.head}`;
       return one.layer === layer ? [figure(map(heads.data.subarray(k * n * n, (k + 1) * n * n), `attention of ${label}`), label)] : [];
@@ -79,7 +79,7 @@ export async function matched(side, { text, image, picture }, signal) {
   side.large.clear();
 }
 
-/** The pixels that the model is given. */
+/** The pixels that the model receives. */
 function seen(pixels, size, name) {
   const canvas = h("canvas", { width: size, height: size, role: "img", "aria-label": `the picture ${name}` });
   const context = canvas.getContext("2d"), data = context.createImageData(size, size);

@@ -1,4 +1,4 @@
-// One run's half of the page: its heads, one map large, its tokens with what is lost on each, and what it answers.
+// One run's half of the page: its heads, one large map, its tokens with their losses, and its outputs.
 
 import { h, number, put, trouble } from "../dom.js";
 import { askModel } from "../frames.js";
@@ -8,10 +8,10 @@ import { headGrid, told } from "./grid.js";
 import { largeMap } from "./large.js";
 import { tokenText } from "./tokens.js";
 
-const SAID_AFTER = 1000; // milliseconds, that something is being computed
+const SAID_AFTER = 1000; // milliseconds, before a message about the computation is shown
 
 export class Side {
-  /** `settle(changes)`: what the reader does here, for all sides; `drawn()`: a new map is there. */
+  /** `settle(changes)`: apply a user's choice to all sides; `drawn()`: called after a new map is drawn. */
   constructor(name, signal, { settle, drawn }) {
     Object.assign(this, { name, signal, settle, drawn, map: null, asked: {}, costs: null });
     this.facts = h("p", { class: "note" }, "loading the model …");
@@ -40,7 +40,7 @@ export class Side {
     return this.about ?? null;
   }
 
-  /** Only one question is under way at a time, and the newest wish is what is asked next; of another text, at once. */
+  /** Only one question runs at a time, and the newest one is next. A question about another text is cancelled at once. */
   async update(state) {
     this.wish = { ...state, off: new Set(state.off) };
     this.wishOff = this.wish.off;
@@ -60,7 +60,7 @@ export class Side {
       } catch (error) {
         if (this.signal.aborted) break;
         this.asked = {};
-        put(this.status, error.name !== "AbortError" ? trouble(error) : !this.wish && "Given up.");
+        put(this.status, error.name !== "AbortError" ? trouble(error) : !this.wish && "Cancelled.");
       } finally {
         clearInterval(counting);
       }
@@ -68,10 +68,10 @@ export class Side {
     this.underWay = null;
   }
 
-  /** And let the reader give it up. */
+  /** Show a message with a cancel button if a computation takes long. */
   #sayIfItTakesLong(leave) {
     const began = performance.now(), seconds = h("span");
-    const stop = h("button", { type: "button", class: "plain", onclick: () => leave.abort() }, "give up");
+    const stop = h("button", { type: "button", class: "plain", onclick: () => leave.abort() }, "cancel");
     return setInterval(() => {
       seconds.textContent = `computing, ${Math.round((performance.now() - began) / 1000)} seconds `;
       if (!seconds.isConnected) put(this.status, seconds, stop);
@@ -138,8 +138,8 @@ export class Side {
       pick: (one) => this.settle({ picked: key(one), show: "head" }),
       toggle: (one) => this.settle({ off: toggled(this.wishOff ?? new Set(), key(one)) }),
     });
-    const each = h("button", { type: "button", onclick: () => this.#eachOff() }, "Switch each off in turn");
-    const none = h("button", { type: "button", onclick: () => this.settle({ off: new Set() }) }, "All heads on");
+    const each = h("button", { type: "button", onclick: () => this.#eachOff() }, "Measure each head's effect");
+    const none = h("button", { type: "button", onclick: () => this.settle({ off: new Set() }) }, "Switch all heads on");
     put(this.counted);
     put(this.grid, this.heads.element, h("p", { class: "controls" }, each, none), this.counted,
       this.found.notes.map((note) => h("p", { class: "note" }, note)));
@@ -153,7 +153,7 @@ export class Side {
       ({ rows, columns } = frame);
       places = frame.places;
       verb = "depends on";
-      caption = frame.places ? `what the prediction after token ${frame.places[0]} depends on (point at a token for another)` : `gradients: the length of ${frame.what} / d embedding`;
+      caption = frame.places ? `what the prediction after token ${frame.places[0]} depends on (point at a token to choose another)` : `gradients: norm of ${frame.what} / d embedding`;
     } else if (!name) {
       this.map = null;
       this.large.clear();
@@ -163,7 +163,7 @@ export class Side {
       frame = await askModel("rollout", given, signal);
       rows = columns = this.found.stacks[0].rows;
       caption = `rollout to layer ${frame.layer}`;
-      verb = "is made of";
+      verb = "comes from";
     } else {
       const [stack, layer, head] = name.split(".");
       frame = await askModel("map", { ...given, stack, layer: Number(layer), head: Number(head) }, signal);
@@ -173,13 +173,13 @@ export class Side {
       const one = this.found.heads.find((head) => key(head) === name);
       put(this.heading, one.entropy_share === undefined ? "" : told(one));
     }
-    if (wish.show !== "head") put(this.heading, wish.show === "rollout" ? "Heads averaged, the residual stream added, layers multiplied: of which tokens each token is made." : "");
+    if (wish.show !== "head") put(this.heading, wish.show === "rollout" ? "Heads averaged, residual stream added, layers multiplied: which tokens contribute to each token." : "");
     this.map = { data: frame.arrays.map.data, rows, columns, caption, verb, places };
     this.large.show(this.map);
     this.drawn();
   }
 
-  /** Which block of tokens stands beside the rows of the large map, and which above its columns. */
+  /** Which block of tokens belongs to the rows of the large map, and which to its columns. */
   get #sides() {
     if (this.blocks.length === 1) return [0, 0];
     return { encoder: [0, 0], cross: [1, 0], decoder: [1, 1] }[this.stack] ?? [0, 0];
@@ -191,7 +191,7 @@ export class Side {
     if (i === null) return this.#rest();
     const place = this.map.places ? this.map.places[i] : i;
     let weights = this.map.data.subarray(i * width, (i + 1) * width);
-    if (this.blocks[to].tokens.length !== width) { // a decoder sees END before its own tokens, and perhaps the source
+    if (this.blocks[to].tokens.length !== width) { // a decoder also attends to END before its own tokens, and perhaps to the source
       const before = width - this.blocks[to].tokens.length;
       weights = before > 0 ? weights.subarray(before) : weights;
     }
@@ -201,14 +201,14 @@ export class Side {
   #pointAtToken(block, place) {
     if (place === null || !this.map) return this.#rest();
     const [from] = this.#sides;
-    if (this.map.places) { // gradients of a long text come one prediction at a time
+    if (this.map.places) { // for long texts, gradients are computed for one prediction at a time
       if (this.map.places[0] !== place) { this.row = place; delete this.asked.large; this.settle({}); }
       return;
     }
     if (block === from && place < this.map.rows.length) this.#pointAtRow(place);
   }
 
-  /** Nothing is pointed at: tokens are coloured by what is lost on them. */
+  /** Nothing is pointed at: colour tokens by their loss. */
   #rest() {
     this.text?.lines(0, 0, 0, null);
     this.#colourLosses();
@@ -217,8 +217,8 @@ export class Side {
   #showLosses(off) {
     const { nats, without, what, pieces } = this.losses, sum = (of) => of.reduce((total, one) => total + (one ?? 0), 0);
     const total = sum(nats), counted = nats.filter((one) => one !== null).length;
-    const words = `Loss ${what}: ${number(total / Math.max(1, counted))} nats each, ${number(total)} in all`;
-    const change = without ? `; without ${off.length === 1 ? "that head" : `those ${off.length} heads`} ${number(sum(without))} (${sum(without) >= total ? "+" : ""}${number(sum(without) - total)}), red where more is lost, blue where less` : "";
+    const words = `Loss ${what}: ${number(total / Math.max(1, counted))} nats each, ${number(total)} in total`;
+    const change = without ? `; without ${off.length === 1 ? "that head" : `those ${off.length} heads`} ${number(sum(without))} (${sum(without) >= total ? "+" : ""}${number(sum(without) - total)}); red: higher loss, blue: lower` : "";
     put(this.lost, `${words}${change}.`);
     const isOfClasses = this.about.abilities.includes("classify"), block = this.blocks.length - 1, { tokens } = this.blocks[block];
     this.lossFrom = Math.max(0, tokens.findIndex((_, k) => pieces.every((piece, i) => tokens[k + i] === piece))); // after [CLS]
@@ -239,7 +239,7 @@ export class Side {
     const lost = (k) => nats[k - this.lossFrom] ?? null, then = (k) => without[k - this.lossFrom];
     this.text.colour(this.lossBlock,
       (k) => (lost(k) === null ? null : without ? ofDifference(lost(k) - then(k), 1) : ofWeight(Math.min(1, (lost(k) / 8) ** 2))),
-      (k) => (lost(k) === null ? "nothing to tell it from, or nothing to be told" : without ? `${number(lost(k))} → ${number(then(k))} nats` : `${number(lost(k))} nats`));
+      (k) => (lost(k) === null ? "no loss: it has no context, or is not predicted" : without ? `${number(lost(k))} → ${number(then(k))} nats` : `${number(lost(k))} nats`));
   }
 
   async #eachOff() {
@@ -248,7 +248,7 @@ export class Side {
       this.costs = Object.fromEntries(each.map((one) => [key(one), one.nats]));
       const worst = each.reduce((a, b) => ((b.nats ?? 0) > (a.nats ?? 0) ? b : a));
       this.settle({});
-      put(this.counted, `Without ${worst.stack === "self" ? "" : `${worst.stack}, `}layer ${worst.layer}, head ${worst.head}, most is lost: ${number(worst.nats)} nats more on this text. The bar below each head says how much it counts.`);
+      put(this.counted, `The largest effect: without ${worst.stack === "self" ? "" : `${worst.stack}, `}layer ${worst.layer}, head ${worst.head}, the loss on this text is ${number(worst.nats)} nats higher. The bar below each head shows its effect.`);
     } catch (error) {
       put(this.counted, trouble(error));
     }

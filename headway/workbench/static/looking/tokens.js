@@ -1,17 +1,17 @@
-// A text as its tokens, that can be coloured and pointed at: from the token under the pointer lines go to what it looks at.
+// A text as tokens, with colours. Lines go from the token under the pointer to the tokens it attends to.
 
 import { h, s } from "../dom.js";
 import { css, ink, ofWeight } from "./colours.js";
 
-const LINES = 16; // as many as are drawn: the heaviest
+const LINES = 16; // the most lines drawn, for the largest weights
 const shown = (token) => (token === "␣" ? "␣" : token.replace(/\n/g, "↵"));
 
-/** `blocks`: {name, tokens} each; a translator has two. `onpoint(block, place)`. */
+/** `blocks`: each {name, tokens}; a translator has two. `onpoint(block, place)`. */
 export function tokenText(blocks, { onpoint } = {}) {
   const spans = blocks.map(({ tokens }) => tokens.map((token, k) => h("span", { class: "token", tabindex: "-1", dataset: { place: k } }, shown(token))));
   const overlay = s("svg", { class: "lines", "aria-hidden": "true" });
   const element = h("div", { class: "tokens" }, blocks.map(({ name }, b) =>
-    h("p", { class: "block", role: "group", "aria-label": name ?? "the text, token by token" }, name && h("b", {}, name), spans[b])), overlay);
+    h("p", { class: "block", role: "group", "aria-label": name ?? "the text as tokens" }, name && h("b", {}, name), spans[b])), overlay);
   spans.forEach((block) => block[0] && (block[0].tabIndex = 0));
 
   const find = (target) => {
@@ -41,7 +41,7 @@ export function tokenText(blocks, { onpoint } = {}) {
 
   return {
     element,
-    /** Colours for one block: [red, green, blue], or null; and what to say of each token. */
+    /** Set each token's colour ([red, green, blue] or null) and tooltip, for one block. */
     colour(block, of, words) {
       spans[block].forEach((span, k) => {
         const found = of?.(k);
@@ -50,7 +50,7 @@ export function tokenText(blocks, { onpoint } = {}) {
         span.title = words?.(k) ?? "";
       });
     },
-    /** From a token of one block to those of another, by weight; null = no lines. */
+    /** Draw lines from a token of one block to those of another, by weight; null = no lines. */
     lines(from, place, to, weights) {
       overlay.replaceChildren();
       spans.flat().forEach((span) => span.classList.remove("here"));

@@ -1,4 +1,4 @@
-// Layers that are set and not learnt: a convolution, a shift, a pool; and what attention is as one matrix.
+// Constructed layers: a convolution, a shift, a pool; and attention as one matrix.
 
 import { post } from "../api.js";
 import { h, number, put, trouble } from "../dom.js";
@@ -19,7 +19,7 @@ function matrix(rows, caption) {
   return h("figure", { class: "matrix" }, canvas, under);
 }
 
-/** A form whose answer is drawn as one types. */
+/** A form whose answer is updated while typing. */
 function answering(page, root, intro, fields, ask) {
   const out = h("div", { class: "answer", role: "status" });
   let waiting, turn = 0;
@@ -44,27 +44,27 @@ const choice = (page, name, label, values) => ({ label, initial: values[0], inpu
 export function constructions(page, root) {
   const fields = {
     what: choice(page, "what", "Construct", ["convolution", "shift", "mean-pool", "max-pool"]),
-    taps: field(page, "taps", "Taps", "1, 2, 1"), places: field(page, "places", "Places, or window", "3", 4),
+    taps: field(page, "taps", "Taps", "1, 2, 1"), places: field(page, "places", "Shift, or window", "3", 4),
     centre: field(page, "centre", "Centre", "", 4), tokens: field(page, "tokens", "Tokens", "12", 4),
   };
-  const intro = "An attention layer whose queries and keys are zero, and whose biases depend on distance alone, is a convolution. What is shown is that layer of Headway, and who looks where in it.";
+  const intro = "An attention layer whose queries and keys are zero, and whose biases depend only on the distance, is a convolution. Shown are this layer's derivation and its attention weights.";
   return answering(page, root, intro, fields, async ({ what, taps, places, centre, tokens }) => {
     for (const name of ["taps", "centre"]) fields[name].input.parentElement.hidden = name === "taps" ? what !== "convolution" : what === "shift";
     fields.places.input.parentElement.hidden = what === "convolution";
     const found = await post("/api/ask/solve/construction", { what, taps: numbers(taps), places: Number(places), centre: centre.trim() === "" ? null : Number(centre), tokens: Number(tokens) }, page.signal);
     const line = (label, values) => h("tr", {}, h("th", { scope: "row" }, label), values.map((one) => h("td", {}, number(one))));
     return [h("ol", { class: "derivation" }, found.derivation.map((one) => h("li", {}, one))),
-      h("div", { class: "matrices" }, found.attention.map((weights, head) => matrix(weights, `head ${head}: row i is where position i looks; zero vectors stand at both ends`))),
-      h("div", { class: "scroll" }, h("table", { class: "impulse" }, h("tbody", {}, line("given", found.impulse), line("attention gives", found.response), line("computed directly", found.directly))))];
+      h("div", { class: "matrices" }, found.attention.map((weights, head) => matrix(weights, `head ${head}: row i is the attention of position i; both ends are padded with zero vectors`))),
+      h("div", { class: "scroll" }, h("table", { class: "impulse" }, h("tbody", {}, line("input", found.impulse), line("attention output", found.response), line("computed directly", found.directly))))];
   });
 }
 
 export function matrices(page, root) {
   const fields = { weights: field(page, "weights", "Weights, one row per query", "0.5, 0.5; 0.2, 0.8", 34), width: field(page, "width", "Channels", "3", 4) };
-  const intro = "For one input, attention is Y = AX. Stacked into one vector it is a matrix: A ⊗ I where tokens are stacked, I ⊗ A where channels are.";
+  const intro = "For one input, attention is Y = AX. With X stacked into one vector it is one matrix: A ⊗ I if tokens are stacked, I ⊗ A if channels are.";
   return answering(page, root, intro, fields, async ({ weights, width }) => {
     const rows = weights.split(";").map(numbers).filter((row) => row.length);
-    if (!rows.length || rows.flat().some((one) => !Number.isFinite(one))) throw new Error("write a row of numbers for each query, with ; between the rows");
+    if (!rows.length || rows.flat().some((one) => !Number.isFinite(one))) throw new Error("enter one row of numbers per query, separated by ;");
     const found = await post("/api/ask/solve/matrix", { weights: rows, width: Number(width) }, page.signal);
     return [h("div", { class: "matrices" }, matrix(rows, "A"), matrix(found.rows, "tokens stacked: A ⊗ I"), matrix(found.columns, "channels stacked: I ⊗ A")),
       h("ol", { class: "derivation" }, found.derivation.map((one) => h("li", {}, one)))];

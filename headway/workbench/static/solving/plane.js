@@ -1,10 +1,10 @@
-// Keys in the plane: dragged with the mouse or moved with the arrows, and answered as they move. What is computed is computed
-// by headway.solve on the server, in a few milliseconds; here it is drawn.
+// Keys in the plane, moved with the mouse or the arrow keys, with live answers. headway.solve computes them on the server,
+// in a few milliseconds; this file draws them.
 
 import { post } from "../api.js";
 import { h, number, put, s, trouble } from "../dom.js";
 
-const SIZE = 460, REACH = 3; // pixels, and how far the plane goes to each side
+const SIZE = 460, REACH = 3; // pixels, and the range of coordinates to each side
 const START = "1,0;0,1;-1,-1;0.1,0.1";
 const MOST = 24;
 const at = ([x, y]) => [SIZE / 2 + (x / REACH) * (SIZE / 2), SIZE / 2 - (y / REACH) * (SIZE / 2)];
@@ -18,13 +18,13 @@ export async function plane(page, root, part) {
     weights: read1(page.query.get("weights"), keys.length), query: (read(page.query.get("query") ?? "2,1") ?? [[2, 1]])[0],
     scaled: page.query.get("scaled") === "1", within: Number(page.query.get("within") ?? 0.001) || 0.001,
   };
-  const drawing = s("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, class: "plane", role: "group", "aria-label": "Keys in the plane; arrows move the key in focus" });
+  const drawing = s("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, class: "plane", role: "group", "aria-label": "Keys in the plane; arrow keys move the focused key" });
   const layers = { regions: s("g", { class: "regions" }), hull: s("polygon", { class: "hull" }), mixture: s("g", { class: "mixture" }), arrow: s("g", { class: "arrow" }), keys: s("g", {}) };
   drawing.append(grid(), ...Object.values(layers));
   const verdict = h("p", { class: "verdict", role: "status" }), words = h("ol", { class: "derivation" }), bars = h("div", { class: "weights" });
   let busy = false, again = false, dragged = null, spots = [], tip;
 
-  // --- what is asked ---------------------------------------------------------------------------------------------------
+  // --- questions --------------------------------------------------------------------------------------------------------
 
   const wanted = () => state.weights ?? state.keys.map((_, k) => (k === state.chosen ? 1 : 0));
 
@@ -93,7 +93,7 @@ export async function plane(page, root, part) {
     if (movable) tip.head.setAttribute("aria-label", `the query, ${vector.join(", ")}`);
     tip.name.setAttribute("x", 10);
     tip.name.setAttribute("y", SIZE - 12);
-    tip.name.textContent = size ? `q = (${vector.map(number).join(", ")}), of length ${number(size)}` : "q = 0: every key alike";
+    tip.name.textContent = size ? `q = (${vector.map(number).join(", ")}), norm ${number(size)}` : "q = 0: equal attention on all keys";
   }
 
   function answered(found) {
@@ -108,7 +108,7 @@ export async function plane(page, root, part) {
       if (found.verdict === "reached") drawArrow(found.query, false);
       layers.arrow.classList.toggle("none", found.verdict !== "reached");
       if (found.certificate) {
-        // Σ w k = Σ μ k: the same mean, of other keys. Lines go from that mean to the keys of the mixture.
+        // Σ w k = Σ μ k: another mixture of keys with the same mean. Lines go from that mean to the keys of the mixture.
         const mean = [0, 1].map((axis) => found.keys.reduce((sum, key, k) => sum + found.wanted[k] * key[axis], 0)), [x, y] = at(mean);
         found.certificate.mixture.forEach((share, k) => {
           if (share < 0.002) return;
@@ -122,11 +122,11 @@ export async function plane(page, root, part) {
       const [x, y] = at(found.key.map((one) => Math.max(-REACH, Math.min(REACH, one ?? 0)))), [u, v] = at(state.keys[state.chosen]);
       layers.mixture.append(s("line", { class: "to", x1: u, y1: v, x2: x, y2: y }), s("circle", { class: "new", cx: x, cy: y, r: 8 }), s("text", { x: x + 12, y: y - 8 }, `key ${state.chosen} → (${found.key.map(number).join(", ")})`));
     }
-    const missed = `${short(100 * found.error)} % of the attention lies elsewhere`;
+    const missed = `${short(100 * found.error)} % of the attention is in the wrong place`;
     const told = {
-      reached: part === "query" ? `There is a query that does it: ${missed}.` : `There is a key that does it: ${missed}.`,
-      impossible: part === "query" ? "No query does it: the mixture drawn has the same mean key, and is more even." : `No key at this place does it; the best there is: ${missed}.`,
-      undecided: `Not decided: the best found, ${missed}.`, unrepresentable: "There is a query, but float64 has too few digits for it.",
+      reached: part === "query" ? `There is such a query: ${missed}.` : `There is such a key: ${missed}.`,
+      impossible: part === "query" ? "There is no such query: the mixture shown has the same mean key and is more even." : `There is no such key; with the best one, ${missed}.`,
+      undecided: `Not decided: with the best found, ${missed}.`, unrepresentable: "There is a query, but float64 has too few digits for it.",
     }[found.verdict];
     put(verdict, h("b", { class: found.verdict === "reached" ? "good" : found.verdict === "impossible" ? "bad" : "doubt" }, found.verdict), ` ${told}`);
     drawing.dataset.verdict = found.verdict;
@@ -134,7 +134,7 @@ export async function plane(page, root, part) {
     sliders(found);
   }
 
-  /** For every direction of a query the key that it scores highest: a wedge for each corner of the hull. */
+  /** The key with the highest score for every direction of the query: a wedge for each corner of the hull. */
   function regions(all) {
     const steps = 180, best = Array.from({ length: steps }, (_, k) => {
       const angle = (2 * Math.PI * k) / steps, scores = all.map(([x, y]) => x * Math.cos(angle) + y * Math.sin(angle));
@@ -211,14 +211,14 @@ export async function plane(page, root, part) {
     changed();
     keep();
   } }, "Add a key");
-  const less = h("button", { type: "button", onclick: () => state.keys.length > 2 && remove(state.chosen) }, "Remove it");
-  const evenly = h("button", { type: "button", onclick: () => { state.weights = state.keys.map(() => 1); changed(); keep(); } }, "All alike");
-  const scaled = h("label", {}, h("input", { type: "checkbox", checked: state.scaled, onchange: (event) => { state.scaled = event.target.checked; changed(); keep(); } }), " scores are q·k/√d");
-  const within = h("label", {}, "within ", h("select", { "aria-label": "How much may lie elsewhere", onchange: (event) => { state.within = Number(event.target.value); changed(); keep(); } },
+  const less = h("button", { type: "button", onclick: () => state.keys.length > 2 && remove(state.chosen) }, "Remove this key");
+  const evenly = h("button", { type: "button", onclick: () => { state.weights = state.keys.map(() => 1); changed(); keep(); } }, "Equal weights");
+  const scaled = h("label", {}, h("input", { type: "checkbox", checked: state.scaled, onchange: (event) => { state.scaled = event.target.checked; changed(); keep(); } }), " scores scaled: q·k/√d");
+  const within = h("label", {}, "tolerance ", h("select", { "aria-label": "Tolerance: share of attention in the wrong place", onchange: (event) => { state.within = Number(event.target.value); changed(); keep(); } },
     [0.1, 0.01, 0.001, 0.000001].map((value) => h("option", { value: String(value), selected: value === state.within }, `${short(100 * value)} %`))));
   put(root,
-    h("p", { class: "read" }, part === "query" ? "Drag the keys. All attention is to be on the one that you take (or as the sliders say): the arrow is a query that does it, or lines show the mixture of others that forbids it."
-      : "Drag the keys and the query's tip. The key that you take may be put elsewhere, so that this query has the wanted weights."),
+    h("p", { class: "read" }, part === "query" ? "Drag the keys. The goal is all attention on the selected key, or the distribution of the sliders. The arrow shows a query that achieves it; if there is none, lines show a mixture of other keys that proves it."
+      : "Drag the keys and the tip of the query. The selected key is moved so that this query has the wanted weights."),
     h("div", { class: "paper" }, drawing, h("div", { class: "told" }, verdict, bars, h("p", { class: "controls" }, add, less, evenly, scaled, within))),
     h("h2", {}, "Why"), words);
   draw();
@@ -234,7 +234,7 @@ function grid() {
   return s("g", { class: "grid", "aria-hidden": "true" }, lines);
 }
 
-/** "1,0;0,1" as pairs of numbers; null if it is none. */
+/** Parse "1,0;0,1" as pairs of numbers; null if it is invalid. */
 function read(text) {
   const found = text.split(";").slice(0, MOST).map((pair) => pair.split(",").map(Number));
   return found.length && found.every((pair) => pair.length === 2 && pair.every(Number.isFinite)) ? found.map((pair) => pair.map(rounded)) : null;

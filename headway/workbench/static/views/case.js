@@ -1,4 +1,4 @@
-// One case: reported beside measured; run its quick size, open its report.
+// One case: reported and measured results side by side; run it, open its report.
 
 import { get, named, post } from "../api.js";
 import { command, doing, h, put, trouble } from "../dom.js";
@@ -6,7 +6,7 @@ import { standing } from "./cases.js";
 import { tableOf } from "./study.js";
 
 export async function show(page) {
-  const name = page.name, body = h("div", {}, doing("Reading the case, and what was measured of it here")), told = h("div", { role: "status" });
+  const name = page.name, body = h("div", {}, doing("Loading the case and its results")), told = h("div", { role: "status" });
   put(page.root, h("p", { class: "kicker" }, h("a", { href: "/cases" }, "Cases"), ` / ${name}`), body, told);
 
   async function load() {
@@ -15,7 +15,7 @@ export async function show(page) {
     put(body, h("h1", {}, found.title), h("p", { class: "read" }, h("span", { class: "note" }, "Reported: "), found.reported),
       found.sizes.map((size) => {
         const study = [found.studies, size.folder].filter(Boolean).join("/");
-        const run = h("button", { type: "button", class: `acts ${size.quick && !size.status ? "main" : ""}`, onclick: () => start(size.quick, run) }, size.status ? "run it again, or go on" : `run the ${size.quick ? "quick" : "full"} size`);
+        const run = h("button", { type: "button", class: `acts ${size.quick && !size.status ? "main" : ""}`, onclick: () => start(size.quick, run) }, size.status ? "run again, or resume" : `run the ${size.quick ? "quick" : "full"} size`);
         return [h("h2", {}, size.quick ? "Quick size" : "Full size", " ", standing(size.status)), h("p", { class: "note" }, size.status ? size.where : `takes: ${size.takes}`),
           h("div", { class: "tools" }, run, size.status && h("a", { class: "button", href: `/report/${named(study)}` }, "report")),
           command(`headway case ${name}${size.quick ? " --quick" : ""}`),
@@ -36,7 +36,7 @@ export async function show(page) {
     const study = [studies, sizes.find((size) => size.quick === quick).folder].filter(Boolean).join("/");
     for (;;) {
       const { running, code, said } = await get(`/api/job/${job}`, page.signal);
-      put(told, h("h2", {}, running ? "It runs" : code ? "It ended badly" : "It has ended"), running && h("p", {}, "In a process of its own, which goes on when this page is closed. ", h("a", { href: `/study/${named(study)}` }, "Its runs")), h("pre", {}, said || "…"));
+      put(told, h("h2", {}, running ? "Running" : code ? "Failed" : "Finished"), running && h("p", {}, "It runs in a separate process, which continues when this page is closed. ", h("a", { href: `/study/${named(study)}` }, "Show its runs")), h("pre", {}, said || "…"));
       if (!running) { await load(); return; }
       await new Promise((done) => setTimeout(done, 700));
     }
@@ -44,5 +44,5 @@ export async function show(page) {
   await load();
 }
 
-/** What tables of Markdown mark, without the marks. */
+/** Text without Markdown's bullets and emphasis. */
 const plain = (text) => text.replace(/^- /, "").replaceAll(/\*+/g, "");

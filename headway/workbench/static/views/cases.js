@@ -1,4 +1,4 @@
-// The library of cases: what somebody reported, beside how it stands by what was measured here.
+// The library of cases: reported conclusions, and whether they hold in the studies run here.
 
 import { get, watch } from "../api.js";
 import { badge, h, put, trouble } from "../dom.js";
@@ -8,13 +8,13 @@ export const standing = (word) => (word ? badge(word, KINDS_OF_VERDICTS[word] ??
 
 export async function show(page) {
   const list = h("div", { class: "scroll" });
-  put(page.root, h("h1", {}, "Cases"), h("p", { class: "read" }, "Experiments and exercises that somebody reported, to be done again with seeds and audits. A conclusion stands as well as the weakest thing it rests on."), list);
+  put(page.root, h("h1", {}, "Cases"), h("p", { class: "read" }, "Reported experiments and exercises that you can reproduce, with several seeds and audits. A conclusion is only as strong as its weakest claim."), list);
   const { cases } = await get("/api/cases", page.signal);
   const rows = new Map(Object.entries(cases).map(([name, { title, quick }]) => {
     const cells = { reported: h("td", { class: "wide note" }, "…"), quick: h("td", {}, "…"), full: h("td", {}, "…") };
     return [name, { cells, line: h("tr", {}, h("th", { scope: "row" }, h("a", { href: `/case/${name}` }, name)), h("td", { class: "wide" }, h("a", { href: `/case/${name}` }, title)), cells.reported, cells.quick, cells.full, h("td", { class: "note" }, quick)) }];
   }));
-  put(list, h("table", { class: "cases" }, h("thead", {}, h("tr", {}, ["case", "what is asked", "reported", "quick size", "full size", "quick takes"].map((one) => h("th", {}, one)))), h("tbody", {}, [...rows.values()].map(({ line }) => line))));
+  put(list, h("table", { class: "cases" }, h("thead", {}, h("tr", {}, ["case", "question", "reported", "quick size", "full size", "quick takes"].map((one) => h("th", {}, one)))), h("tbody", {}, [...rows.values()].map(({ line }) => line))));
   async function load() {
     const found = await get("/api/standings", page.signal);
     for (const [name, { reported, quick, full }] of Object.entries(found.cases)) {

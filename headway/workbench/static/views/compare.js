@@ -1,4 +1,4 @@
-// Several runs together: their curves in one picture, and what differs between their recipes.
+// Several runs together: their curves in one plot, and the differences between their recipes.
 
 import { get, named, query, watch } from "../api.js";
 import { Live, Plot, colour, smoothed } from "../curves.js";
@@ -15,7 +15,7 @@ export async function show(page) {
   const differences = h("div", { class: "scroll" });
   put(page.root, h("p", { class: "kicker" }, h("a", { href: `/runs?${query({ pick: names })}` }, "Runs")), h("h1", {}, `${names.length} runs together`),
     h("div", { class: "tools" }, h("label", {}, "curve", columns), h("label", {}, "smoothed", smooth), h("label", {}, logarithmic, "logarithmic")),
-    plot.root, legend, h("h2", {}, "What differs between their recipes"), differences);
+    plot.root, legend, h("h2", {}, "Differences between their recipes"), differences);
 
   function draw() {
     const known = [...new Set([...lives.values()].flatMap((live) => Object.keys(live.columns)))];
@@ -43,8 +43,8 @@ export async function show(page) {
   }, page.signal);
   try {
     const { keys } = await get(`/api/compare?${query({ run: names })}`, page.signal);
-    const rows = Object.entries(keys).map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, key)), values.map((value) => h("td", {}, value === null ? h("span", { class: "note" }, "has none") : h("code", {}, value)))));
+    const rows = Object.entries(keys).map(([key, values]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, key)), values.map((value) => h("td", {}, value === null ? h("span", { class: "note" }, "not set") : h("code", {}, value)))));
     put(differences, rows.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "key"), names.map((name) => h("th", {}, name.split("/").at(-1))))), h("tbody", {}, rows))
-      : h("p", { class: "note" }, "Nothing: their recipes are the same."));
+      : h("p", { class: "note" }, "None: their recipes are the same."));
   } catch (error) { if (error.name !== "AbortError") put(differences, trouble(error)); }
 }

@@ -9,8 +9,8 @@ import { kindOf } from "./runs.js";
 export async function show(page) {
   const name = page.name, short = name.split("/").at(-1), live = new Live();
   page.title(short);
-  const standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" }, doing("Reading the run"));
-  const plots = { loss: plot("Loss, in training and on held-out data", false), norm: plot("Norm of the gradient", true), rate: plot("Learning rate", true) };
+  const standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" }, doing("Loading the run"));
+  const plots = { loss: plot("Training loss and held-out loss", false), norm: plot("Gradient norm", true), rate: plot("Learning rate", true) };
   const scores = h("section"), samples = h("section"), audits = h("section"), recipe = h("section"), rest = h("section");
   const smooth = h("input", { type: "range", min: 0, max: 100, value: page.query.get("smooth") ?? 25, "aria-label": "Smoothing", oninput: () => { page.put({ smooth: smooth.value }); draw(); } });
   const logarithmic = h("input", { type: "checkbox", checked: page.query.has("log"), onchange: () => { page.put({ log: logarithmic.checked ? "1" : null }); draw(); } });
@@ -50,8 +50,8 @@ export async function show(page) {
     const left = word === "running" && pace && total ? duration((total - step) / pace) : null;
     const { parameters, tokens_per_step: tokens, seconds } = run?.facts ?? {};
     const device = run?.environment?.device;
-    put(facts, [["step", total ? `${whole(step)} of ${whole(total)}` : whole(step)], left && ["left, about", left], parameters && ["parameters", whole(parameters)], tokens && ["tokens read", whole(step * tokens)],
-      seconds && word !== "running" && ["training took", duration(seconds)], device && ["on", device], since && ["began", ago(since)]]
+    put(facts, [["step", total ? `${whole(step)} of ${whole(total)}` : whole(step)], left && ["time left", `about ${left}`], parameters && ["parameters", whole(parameters)], tokens && ["tokens seen", whole(step * tokens)],
+      seconds && word !== "running" && ["training time", duration(seconds)], device && ["device", device], since && ["started", ago(since)]]
       .filter(Boolean).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
   }
 
@@ -62,7 +62,7 @@ export async function show(page) {
       if (job) await follow(job);
     } catch (error) { if (error.name !== "AbortError") actions.append(trouble(error)); button.disabled = false; }
   }
-  /** A job that ends badly before there is anything to see must say why. */
+  /** Show the output of a job that fails. */
   async function follow(job) {
     for (let k = 0; k < 60 && !page.signal.aborted; k += 1) {
       await new Promise((done) => setTimeout(done, 1000));
@@ -71,10 +71,10 @@ export async function show(page) {
     }
   }
   function offers() {
-    const stop = h("button", { class: "acts", type: "button", onclick: () => act(`/api/stop/run/${named(name)}`, stop) }, "stop, and save");
+    const stop = h("button", { class: "acts", type: "button", onclick: () => act(`/api/stop/run/${named(name)}`, stop) }, "save and stop");
     const resume = h("button", { class: "acts", type: "button", onclick: () => act(`/api/resume/run/${named(name)}`, resume) }, "resume");
     put(actions, run.word === "running" && !run.study && stop, ["interrupted", "killed"].includes(run.word) && !run.study && resume,
-      run.study && h("a", { class: "button", href: `/study/${named(run.study)}` }, "its study"),
+      run.study && h("a", { class: "button", href: `/study/${named(run.study)}` }, "show its study"),
       h("a", { class: "button", href: `/look/${named(name)}` }, "look inside"), h("a", { class: "button", href: `/change?${query({ run: name })}` }, "change one thing"));
   }
 
@@ -95,10 +95,10 @@ export async function show(page) {
     try {
       const { base, keys } = await get(`/api/difference/${named(name)}`, page.signal);
       const count = Object.keys(keys).length;
-      recipe.querySelector("h2").after(h("p", { class: "note" }, count ? `In ${count} key${count > 1 ? "s" : ""} it is not the packaged recipe ${base}: ` : `As the packaged recipe ${base} has it.`,
-        Object.entries(keys).map(([key, [was, is]], k) => [k ? ", " : "", h("code", {}, `${key} ${is ?? "none"}`), ` (there ${was ?? "none"})`])));
+      recipe.querySelector("h2").after(h("p", { class: "note" }, count ? `${count} key${count > 1 ? "s differ" : " differs"} from the packaged recipe ${base}: ` : `The same as the packaged recipe ${base}.`,
+        Object.entries(keys).map(([key, [was, is]], k) => [k ? ", " : "", h("code", {}, `${key} ${is ?? "none"}`), ` (there: ${was ?? "none"})`])));
       for (const row of recipe.querySelectorAll("tr[data-key]")) if (row.dataset.key in keys) row.classList.add("differs");
-    } catch { /* it began from a file of the user's own, which may be gone */ }
+    } catch { /* it started from the user's own file, which may be gone */ }
   }
 
   const curves = async () => { live.take(await get(`/api/metrics/${named(name)}?points=3000`, page.signal)); draw(); };
@@ -116,40 +116,40 @@ export async function show(page) {
   }, page.signal);
 }
 
-/** Let it write: drawn when somebody asks. */
+/** Samples, generated on request. */
 function sampled(name, signal) {
-  const prompt = h("input", { value: "", placeholder: "begin with …", "aria-label": "What the text begins with" }), out = h("div");
+  const prompt = h("input", { value: "", placeholder: "prompt", "aria-label": "Prompt" }), out = h("div");
   let seed = 0;
   const button = h("button", { type: "button", onclick: async () => {
     button.disabled = true;
-    put(out, h("p", { class: "note" }, "the model is being loaded …"));
+    put(out, h("p", { class: "note" }, "loading the model …"));
     try {
       const { text, note } = await post(`/api/ask/sample/${named(name)}`, { prompt: prompt.value || "\n", tokens: 200, seed: seed++ }, signal);
       put(out, h("pre", {}, text), note && h("p", { class: "note" }, note));
     } catch (error) { if (error.name !== "AbortError") put(out, trouble(error)); }
     button.disabled = false;
-  } }, "write 200 tokens");
+  } }, "generate 200 tokens");
   return [h("h2", {}, "Samples"), h("div", { class: "tools" }, prompt, button), out];
 }
 
 function scored({ scores, audits, word }) {
   const entries = Object.entries(scores), whole_ = entries.filter(([key]) => key.split(".").length < 3), parts = entries.filter(([key]) => key.split(".").length >= 3);
-  if (!entries.length) return [h("h2", {}, "Scores"), h("p", { class: "note" }, word === "running" ? "They come when the training has ended, after the audits." : "There are none.")];
+  if (!entries.length) return [h("h2", {}, "Scores"), h("p", { class: "note" }, word === "running" ? "Scores are shown when training and audits have finished." : "There are none.")];
   const lines = whole_.map(([key, score]) => {
     const cheap = audits.baselines.filter((one) => one.name === key).map((one) => `${one.method} ${number(one.value)}`);
     return [h("dt", {}, number(score.value)), h("dd", {}, score.label,
-      cheap.length > 0 && h("div", { class: "note" }, `cheap methods get: ${cheap.join(" · ")}`))];
+      cheap.length > 0 && h("div", { class: "note" }, `baselines: ${cheap.join(" · ")}`))];
   });
   return [h("h2", {}, "Scores"), h("dl", { class: "scores" }, lines), perClass(parts), whole_.filter(([, score]) => score.confusion).map(([key, score]) => confusion(key, score.confusion))];
 }
 
 function audited({ audits, word }) {
   const order = { fail: 0, warn: 1, pass: 2 }, kinds = { fail: "bad", warn: "doubt", pass: "good" };
-  if (!audits.findings.length && !Object.keys(audits.not_run).length) return [h("h2", {}, "Audits"), h("p", { class: "note" }, word === "running" ? "They follow the training." : "Nobody has audited this run: headway audit does.")];
+  if (!audits.findings.length && !Object.keys(audits.not_run).length) return [h("h2", {}, "Audits"), h("p", { class: "note" }, word === "running" ? "Audits run after the training." : "This run was not audited; use headway audit.")];
   const sorted = audits.findings.toSorted((a, b) => order[a.verdict] - order[b.verdict]);
   const line = (one) => h("tr", { class: "finding" }, h("td", {}, badge(one.verdict, kinds[one.verdict])), h("th", { scope: "row" }, one.audit), h("td", { class: "wide" }, one.sentence), h("td", { class: "number note" }, `${one.seconds.toFixed(1)} s`));
   const doubts = sorted.filter((one) => one.verdict !== "pass"), fine = sorted.filter((one) => one.verdict === "pass");
-  return [h("h2", {}, "Audits"), doubts.length ? h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, doubts.map(line)))) : h("p", {}, "None of them has a doubt."),
+  return [h("h2", {}, "Audits"), doubts.length ? h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, doubts.map(line)))) : h("p", {}, "No audit warns or fails."),
     h("details", {}, h("summary", {}, `${fine.length} passed`), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, fine.map(line))))),
     Object.keys(audits.not_run).length > 0 && h("details", {}, h("summary", {}, `${Object.keys(audits.not_run).length} not run`), h("table", {}, h("tbody", {}, Object.entries(audits.not_run).map(([key, why]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", { class: "wide" }, why))))))];
 }
@@ -162,16 +162,16 @@ export function recipeTable(keys) {
 function ending({ command: words, environment, events }) {
   const { command: made, versions, git, ...machine } = environment;
   const lines = [...Object.entries(machine), ...Object.entries(versions ?? {}), ...Object.entries(git ?? {}).map(([key, value]) => [`git ${key}`, value])];
-  return [h("h2", {}, "Again"), h("p", {}, "This makes the same run again, in the folder above:"), command(words),
-    made && h("details", {}, h("summary", {}, "the command it was made by"), command(made.join(" "))),
+  return [h("h2", {}, "Reproduce"), h("p", {}, "This command makes the same run again, in the folder shown above:"), command(words),
+    made && h("details", {}, h("summary", {}, "the original command"), command(made.join(" "))),
     h("h2", {}, "Environment"), h("table", {}, h("tbody", {}, lines.map(([key, value]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", { class: "wide" }, typeof value === "object" ? JSON.stringify(value) : String(value)))))),
-    h("h2", {}, "What happened"), h("table", { class: "stacked" }, h("tbody", {}, events.toReversed().slice(0, 60).map((event) => h("tr", {}, h("td", { class: "note" }, event.time.slice(0, 19).replace("T", " ")), h("th", { scope: "row" }, event.event), h("td", { class: "wide" }, said(event))))))];
+    h("h2", {}, "Events"), h("table", { class: "stacked" }, h("tbody", {}, events.toReversed().slice(0, 60).map((event) => h("tr", {}, h("td", { class: "note" }, event.time.slice(0, 19).replace("T", " ")), h("th", { scope: "row" }, event.event), h("td", { class: "wide" }, said(event))))))];
 }
 
 function said({ event, text, step, scores, status, title, kind, resumed }) {
   if (text) return text;
   if (event === "scored") return `step ${whole(step)}: ${Object.entries(scores).map(([key, value]) => `${key} ${number(value)}`).join(", ")}`;
-  if (event === "began") return `${resumed ? "goes on" : "begins"} at step ${whole(step)}: ${title.slice(1).join(" · ")}`;
+  if (event === "began") return `${resumed ? "resumes" : "starts"} at step ${whole(step)}: ${title.slice(1).join(" · ")}`;
   if (event === "saved") return `checkpoint at step ${whole(step)}${kind === "best" ? ", the best so far" : ""}`;
   return status ? [status.status, status.reason].filter(Boolean).join(": ") : "";
 }

@@ -1,4 +1,4 @@
-// All runs: a live table of which only the rows on the screen exist, however many there are.
+// All runs: a live table. Only the rows on the screen have elements, however many runs there are.
 
 import { get, query, watch } from "../api.js";
 import { spark } from "../curves.js";
@@ -18,9 +18,9 @@ const COLUMNS = [
   { key: "curve", label: "loss" },
   { key: "score", label: "score", of: (row) => { const found = headline(row)?.value; return found === undefined || found === null ? Infinity : (row.lower ? 1 : -1) * found; } },
   { key: "marks", label: "audits", of: (row) => -(row.failed?.length ?? 0) * 1000 - (row.warned?.length ?? 0) },
-  { key: "created", label: "made", of: (row) => row.created ?? "", first: -1 },
+  { key: "created", label: "created", of: (row) => row.created ?? "", first: -1 },
 ];
-const GROUPS = { "": "nothing", recipe: "recipe", study: "study", state: "status" };
+const GROUPS = { "": "none", recipe: "recipe", study: "study", state: "status" };
 
 export async function show(page) {
   const rows = new Map(), curves = new Map(), picked = new Set(page.query.getAll("pick"));
@@ -32,7 +32,7 @@ export async function show(page) {
     group: page.query.get("group") ?? "",
   };
 
-  // --- what stands above the table
+  // --- controls above the table
   const filter = h("input", { type: "search", placeholder: "filter: name, recipe, status …", "aria-label": "Filter runs", value: state.filter,
     oninput: () => { state.filter = filter.value; page.put({ filter: filter.value }); arrange(); } });
   const group = h("select", { "aria-label": "Group by", onchange: () => { state.group = group.value; page.put({ group: group.value }); arrange(); } },
@@ -56,7 +56,7 @@ export async function show(page) {
   const reading = doing("Looking for runs");
   list.after(reading);
 
-  // --- from rows to what is shown, in order
+  // --- filtering, sorting and grouping
   function arrange() {
     const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (row) => words.every((word) => `${row.name} ${row.recipe ?? ""} ${row.state} ${row.metric} ${row.failed?.join(" ")}`.toLowerCase().includes(word));
@@ -72,7 +72,7 @@ export async function show(page) {
     }
     shown = state.group ? grouped(found) : found;
     const unread = found.filter((row) => row.state === "not read yet").length;
-    count.textContent = `${whole(found.length)}${found.length === rows.size ? "" : ` of ${whole(rows.size)}`} run${rows.size === 1 ? "" : "s"}${unread ? `, ${whole(unread)} being read …` : ""}`;
+    count.textContent = `${whole(found.length)}${found.length === rows.size ? "" : ` of ${whole(rows.size)}`} run${rows.size === 1 ? "" : "s"}${unread ? `, ${whole(unread)} still loading …` : ""}`;
     list.setAttribute("aria-rowcount", shown.length + 1);
     body.style.height = `${shown.length * height()}px`;
     paint(true);
@@ -87,7 +87,7 @@ export async function show(page) {
     return [...groups].flatMap(([name, members]) => [{ group: name, members }, ...members]);
   }
 
-  // --- only what is on the screen is made
+  // --- elements only for rows on the screen
   const made = new Map();
   function paint(anew = false) {
     const size = height(), from = Math.max(0, Math.floor((scrollY - body.offsetTop - list.offsetTop) / size) - 6);
@@ -111,7 +111,7 @@ export async function show(page) {
 
   function line(row, k) {
     const score = headline(row), live = row.state === "running", done = row.total ? Math.min(1, row.step / row.total) : 0;
-    const box = h("input", { type: "checkbox", checked: picked.has(row.name), "aria-label": `Pick ${row.name}`, tabindex: -1,
+    const box = h("input", { type: "checkbox", checked: picked.has(row.name), "aria-label": `Select ${row.name}`, tabindex: -1,
       onclick: (event) => { event.stopPropagation(); pick(row.name, box.checked); } });
     const canvas = h("canvas", { "aria-hidden": "true", dataset: { run: row.name } });
     const where = row.name.slice(0, -last(row.name).length).replace(/runs\/$/, "").replace(/\/$/, "");
@@ -140,7 +140,7 @@ export async function show(page) {
     return h("div", { class: "row group", role: "row" }, h("span", { role: "cell" }, name), h("small", {}, `${members.length} runs${mean === null ? "" : ` · mean ${number(mean)}`}`));
   }
 
-  // --- small curves, for the rows that are seen
+  // --- small curves, for the rows on the screen
   let asking;
   function sparks() {
     const missing = [];
@@ -156,11 +156,11 @@ export async function show(page) {
         const found = await get(`/api/curves?${query({ run: wanted.map(({ name }) => name), points: 40 })}`, page.signal);
         for (const row of wanted) curves.set(row.name, { step: row.step, points: found[row.name] ?? { steps: [], values: [] } });
         if (!page.signal.aborted) sparks();
-      } catch { /* told elsewhere */ }
+      } catch { /* reported elsewhere */ }
     }, 60);
   }
 
-  // --- picking several
+  // --- selecting several runs
   function pick(name, is) {
     is ? picked.add(name) : picked.delete(name);
     page.put({ pick: [...picked] });
@@ -171,9 +171,9 @@ export async function show(page) {
   }
   function told() {
     tray.hidden = !picked.size;
-    put(tray, h("span", { class: "spread" }, `${picked.size} picked: ${[...picked].map(last).join(", ")}`),
-      h("button", { class: "plain", type: "button", onclick: () => { for (const name of [...picked]) pick(name, false); } }, "none"),
-      h("a", { class: "button", href: `/compare?${query({ run: [...picked] })}` }, picked.size > 1 ? "curves and recipes together" : "compare"));
+    put(tray, h("span", { class: "spread" }, `${picked.size} selected: ${[...picked].map(last).join(", ")}`),
+      h("button", { class: "plain", type: "button", onclick: () => { for (const name of [...picked]) pick(name, false); } }, "clear"),
+      h("a", { class: "button", href: `/compare?${query({ run: [...picked] })}` }, picked.size > 1 ? "compare curves and recipes" : "compare"));
   }
 
   list.addEventListener("keydown", (event) => {
@@ -208,7 +208,7 @@ export async function show(page) {
   function empty(there) {
     page.root.querySelector(".empty")?.remove();
     if (rows.size && there) return;
-    const words = there ? ["No runs yet. ", h("code", {}, "headway train demo"), " makes one in 20 seconds; it will appear here."] : ["The folder is gone: it was deleted, or its disk is away. If it comes back, so do its runs."];
+    const words = there ? ["No runs yet. ", h("code", {}, "headway train demo"), " trains one in 20 seconds; it will appear here."] : ["The folder no longer exists: it was deleted, or its disk is not mounted. If it comes back, its runs will reappear."];
     list.after(h("p", { class: "empty" }, words));
   }
   let due;

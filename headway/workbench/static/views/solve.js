@@ -1,4 +1,4 @@
-// Solve, on paper: attention by construction. Keys in a plane, a convolution, attention as one matrix.
+// Solve: attention by construction. Keys in a plane, a convolution, attention as one matrix.
 
 import { h, put } from "../dom.js";
 import { matrices, constructions } from "../solving/layers.js";
@@ -17,7 +17,7 @@ export async function show(page) {
   await Promise.all([styles("/static/solving/solve.css"), colours()]);
   const chosen = PARTS[page.name] ? page.name : "query", root = h("div", { class: "part" });
   page.title(`Solve: ${PARTS[chosen][0].toLowerCase()}`);
-  put(page.root, h("h1", {}, "Solve, on paper"),
+  put(page.root, h("h1", {}, "Solve: attention by construction"),
     h("nav", { class: "parts", "aria-label": "What is solved" }, Object.entries(PARTS).map(([name, [label]]) =>
       h("a", { href: `/solve/${name}`, "aria-current": name === chosen ? "page" : null }, label))), root);
   await PARTS[chosen][1](page, root);

@@ -1,16 +1,16 @@
-// All studies, the newest first.
+// All studies, newest first.
 
 import { get, named, watch } from "../api.js";
 import { ago, badge, doing, h, put, whole } from "../dom.js";
 import { KINDS_OF_VERDICTS } from "./study.js";
 
 export async function show(page) {
-  const list = h("div", {}, doing("Reading the studies")), count = h("span", { class: "note", role: "status" });
-  put(page.root, h("h1", {}, "Studies"), h("div", { class: "tools" }, h("span", { class: "note" }, "What varies, what is asked, and what follows."), h("span", { class: "spread" }), count), list);
+  const list = h("div", {}, doing("Loading studies")), count = h("span", { class: "note", role: "status" });
+  put(page.root, h("h1", {}, "Studies"), h("div", { class: "tools" }, h("span", { class: "note" }, "Experiments with several arms and seeds, and their results."), h("span", { class: "spread" }), count), list);
   async function load() {
     const { studies } = await get("/api/studies", page.signal);
     count.textContent = `${whole(studies.length)} stud${studies.length === 1 ? "y" : "ies"}`;
-    put(list, studies.length ? studies.map(line) : h("p", { class: "empty" }, "No studies yet. ", h("code", {}, "headway study run FILE.yaml"), " makes one; so does a ", h("a", { href: "/cases" }, "case"), "."));
+    put(list, studies.length ? studies.map(line) : h("p", { class: "empty" }, "No studies yet. ", h("code", {}, "headway study run FILE.yaml"), " creates one; so does a ", h("a", { href: "/cases" }, "case"), "."));
   }
   await load();
   let due;

@@ -1,4 +1,4 @@
-// One study: arms × seeds as they fill, verdicts as soon as they can be given, the report at the end; stop and resume.
+// One study: a grid of arms and seeds, verdicts as soon as there are any, the report at the end; stop and resume.
 
 import { get, named, post, watch } from "../api.js";
 import { badge, command, doing, drawn, duration, h, number, put, trouble, whole } from "../dom.js";
@@ -8,7 +8,7 @@ export const KINDS_OF_VERDICTS = { better: "good", best: "good", "in order": "go
 
 export async function show(page) {
   const name = page.name;
-  const title = h("h1", {}, name), standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" }, doing("Reading the study"));
+  const title = h("h1", {}, name), standing = h("span"), facts = h("dl", { class: "facts" }), actions = h("div", { class: "tools" }, doing("Loading the study"));
   const grid = h("div", { class: "scroll" }), verdicts = h("section"), rest = h("section"), end = h("section");
   put(page.root, h("p", { class: "kicker" }, h("a", { href: "/studies" }, "Studies"), " / ", h("bdi", {}, name)), title, facts, actions, h("h2", {}, "Runs"), grid, verdicts, rest, end);
   let study, ended = -1;
@@ -21,7 +21,7 @@ export async function show(page) {
       if (answer.job) follow(answer.job);
     } catch (error) { actions.append(trouble(error)); button.disabled = false; }
   }
-  /** A job that ends badly before there is anything to see must say why. */
+  /** Show the output of a job that fails. */
   async function follow(job) {
     for (let k = 0; k < 60 && !page.signal.aborted; k += 1) {
       await new Promise((done) => setTimeout(done, 1000));
@@ -37,43 +37,43 @@ export async function show(page) {
     const done = cells.length > 0 && study.ended === cells.length, active = study.process !== null;
     put(title, h("bdi", {}, study.title), " ", standing);
     put(standing, active ? badge("running", "live") : done ? badge("finished", "good") : badge(study.ended ? "stopped" : "not begun", "doubt"));
-    put(facts, [["runs ended", `${study.ended} of ${cells.length || "?"}`], active && ["at work", whole(running)], active && ["left, about", study.seconds_left === null || study.seconds_left === undefined ? "known after the first run" : duration(study.seconds_left)],
+    put(facts, [["runs ended", `${study.ended} of ${cells.length || "?"}`], active && ["running", whole(running)], active && ["time left", study.seconds_left === null || study.seconds_left === undefined ? "known after the first run" : `about ${duration(study.seconds_left)}`],
       ["arms", whole(study.arms.length)]].filter(Boolean).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
-    const stop = h("button", { class: "acts", type: "button", onclick: () => act(`/api/stop/study/${named(name)}`, stop) }, "stop, and save");
+    const stop = h("button", { class: "acts", type: "button", onclick: () => act(`/api/stop/study/${named(name)}`, stop) }, "save and stop");
     const resume = h("button", { class: "acts", type: "button", onclick: () => act(`/api/resume/study/${named(name)}`, resume) }, study.ended ? "resume" : "run");
-    const plan = h("button", { type: "button", onclick: () => planned(plan) }, "what does it take?");
+    const plan = h("button", { type: "button", onclick: () => planned(plan) }, "estimate time and memory");
     const kept = [...actions.querySelectorAll(".trouble, .plan")];
     put(actions, active && stop, !active && !done && resume, !active && !done && plan, study.report && h("a", { class: "button", href: `/report/${named(name)}` }, "report"), kept);
-    put(grid, cells.length ? gridOf(study) : h("p", { class: "note" }, "No run has begun."));
-    put(end, h("h2", {}, "Again"), h("p", {}, "This goes on with it, in the folder above:"), command(study.command), study.log && [h("h3", {}, "What those who trained had to say"), h("pre", {}, study.log)]);
+    put(grid, cells.length ? gridOf(study) : h("p", { class: "note" }, "No run has started."));
+    put(end, h("h2", {}, "Command"), h("p", {}, "This command resumes the study, in the folder shown above:"), command(study.command), study.log && [h("h3", {}, "Log"), h("pre", {}, study.log)]);
     if (study.ended !== ended) { ended = study.ended; concluded(); }
   }
 
   async function planned(button) {
     button.disabled = true;
-    button.textContent = "trying every shape …";
+    button.textContent = "measuring every shape …";
     try {
       const { seconds, runs, warnings, memory } = await get(`/api/plan/${named(name)}`, page.signal);
-      actions.append(h("span", { class: "plan note" }, `${runs.length} runs, ${duration(seconds)} in all, ${(memory / 2 ** 30).toFixed(1)} GiB; ${warnings.join("; ")}`));
+      actions.append(h("span", { class: "plan note" }, `${runs.length} runs, ${duration(seconds)} in total, ${(memory / 2 ** 30).toFixed(1)} GiB; ${warnings.join("; ")}`));
     } catch (error) { actions.append(trouble(error)); }
     button.remove();
   }
 
   async function concluded() {
     try {
-      if (!verdicts.childElementCount) put(verdicts, h("h2", {}, "Verdicts"), h("p", { class: "note" }, "being worked out …"));
+      if (!verdicts.childElementCount) put(verdicts, h("h2", {}, "Verdicts"), h("p", { class: "note" }, "loading …"));
       const { told, about, early, marks, tables, figures, questions } = await get(`/api/conclusion/${named(name)}`, page.signal);
-      const soon = early ? h("p", { class: "early" }, badge("early", "doubt"), ` ${Object.keys(told.runs).length} of ${Object.keys(told.runs).length + Object.keys(told.missing).length} runs have ended: each verdict may change, and who stops because of one fools themselves.`) : null;
+      const soon = early ? h("p", { class: "early" }, badge("early", "doubt"), ` ${Object.keys(told.runs).length} of ${Object.keys(told.runs).length + Object.keys(told.missing).length} runs have ended. Verdicts may still change, so do not stop the study because of one.`) : null;
       put(verdicts, h("h2", {}, "Verdicts"), soon, told.verdicts.length ? told.verdicts.map((one, k) => verdict(one, marks[k], early))
-        : questions.length ? [h("p", { class: "note" }, "They come with the first seeds. Asked is:"), h("ul", {}, questions.map((one) => h("li", {}, one)))] : h("p", { class: "note" }, "Nothing is asked."),
-        told.claims.length > 0 && [h("h3", {}, "What the report says"), told.claims.map((one) => h("div", { class: "verdict" }, h("p", { class: "read" }, badge(one.standing, KINDS_OF_VERDICTS[one.standing] ?? "doubt"), " ", h("strong", {}, one.says), " ", one.why)))]);
+        : questions.length ? [h("p", { class: "note" }, "They appear with the first seeds. The questions:"), h("ul", {}, questions.map((one) => h("li", {}, one)))] : h("p", { class: "note" }, "This study asks no questions."),
+        told.claims.length > 0 && [h("h3", {}, "Reported claims"), told.claims.map((one) => h("div", { class: "verdict" }, h("p", { class: "read" }, badge(one.standing, KINDS_OF_VERDICTS[one.standing] ?? "doubt"), " ", h("strong", {}, one.says), " ", one.why)))]);
       put(rest, tables.length > 0 && h("h2", {}, "Scores"), tables.map(tableOf), figures.length > 0 && h("h2", {}, "Figures"), figures.map(({ picture, caption }) => h("figure", {}, picture && drawn(picture), h("figcaption", {}, caption))),
         about && [h("h2", {}, "About"), h("p", { class: "read" }, about)]);
     } catch (error) { if (error.name !== "AbortError") put(verdicts, h("h2", {}, "Verdicts"), trouble(error)); }
   }
 
   await load();
-  watch(() => [`study:${name}`], { study: ({ there }) => (there ? load().catch((error) => put(actions, trouble(error))) : put(actions, trouble(new Error("this study's folder is gone")))), anew: () => load().catch(() => {}) }, page.signal);
+  watch(() => [`study:${name}`], { study: ({ there }) => (there ? load().catch((error) => put(actions, trouble(error))) : put(actions, trouble(new Error("this study's folder no longer exists")))), anew: () => load().catch(() => {}) }, page.signal);
   addEventListener("headway-back", () => load().catch(() => {}), { signal: page.signal });
 }
 
@@ -99,7 +99,7 @@ function verdict({ question, outcome, sentence, notes, effect, interval, unit, m
   const numbers = effect === null || !interval ? null : h("p", { class: "note" }, [`${effect > 0 ? "+" : ""}${number(effect)} [${number(interval[0])}, ${number(interval[1])}] ${unit}`, p !== null && `p ${number(p)}, corrected`, method].filter(Boolean).join(" · "));
   return h("div", { class: "verdict" }, mark && h("div", { class: "interval" }, drawn(mark), h("span", {}, "worse"), h("span", {}, "better")),
     h("p", { class: "note" }, question.words), h("p", { class: "read" }, badge(outcome, KINDS_OF_VERDICTS[outcome] ?? "doubt"), early && [" ", badge("early", "doubt")], " ", sentence), numbers,
-    notes.length > 0 && h("details", {}, h("summary", {}, `${notes.length} remark${notes.length > 1 ? "s" : ""}`), h("ul", { class: "note" }, notes.map((note) => h("li", {}, note)))));
+    notes.length > 0 && h("details", {}, h("summary", {}, `${notes.length} note${notes.length > 1 ? "s" : ""}`), h("ul", { class: "note" }, notes.map((note) => h("li", {}, note)))));
 }
 
 export function tableOf({ caption, columns, rows, notes }) {
