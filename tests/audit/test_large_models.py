@@ -16,7 +16,7 @@ FAULTS = [fault for fault in OF_MODELS if fault.caught_by in ("step", "gradient"
 
 @pytest.fixture
 def every_model_is_large(monkeypatch):
-    monkeypatch.setattr(steps, "MOST_LOOKED_AT", 64)
+    monkeypatch.setattr(steps, "MOST_COMPARED", 64)
     monkeypatch.setattr(gradient, "MOST_DRAWN", 67)
 
 
@@ -39,14 +39,14 @@ def test_clean(optimizer, every_model_is_large):
     assert [finding.verdict for finding in report.findings] == ["pass", "pass"], report
 
 
-def test_the_weights_that_are_looked_at_are_from_everywhere_and_where_the_gradient_is():
+def test_the_weights_that_are_compared_are_from_everywhere_and_where_the_gradient_is():
     g = torch.zeros(1, 1000, 500)
     g[0, 777] = 1 + torch.arange(500)
-    found = steps._looked_at(g, "adamw")
-    assert found is not None and len(found) <= steps.MOST_LOOKED_AT
+    found = steps._compared(g, "adamw")
+    assert found is not None and len(found) <= steps.MOST_COMPARED
     assert set(range(777 * 500, 778 * 500)) <= set(found.tolist())
-    assert found.diff().max() <= -(-2 * g.numel() // steps.MOST_LOOKED_AT)
-    assert steps._looked_at(g[:, :10], "adamw") is None and steps._looked_at(g, "somebody's own") is None
+    assert found.diff().max() <= -(-2 * g.numel() // steps.MOST_COMPARED)
+    assert steps._compared(g[:, :10], "adamw") is None and steps._compared(g, "somebody's own") is None
 
 
 def test_what_is_drawn_once_is_what_is_drawn_anew_and_nobody_shares_it():

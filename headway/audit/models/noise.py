@@ -35,11 +35,11 @@ def dropout(probe: Probe) -> Outcome:
     """Dropout is what the recipe says: the right rate and pattern, new noise at every step, and the rest scaled up.
 
     All dropout modules that a training pass uses are found. The loss must have a gradient with respect to the output of
-    each, which it has not if the output is discarded. Then each is given ones. Every output must be 0 or 1/(1 − rate),
-    so that the mean stays; 0 as often as the rate says, within chance; the same at all tokens of a row for locked
-    dropout, the same for all occurrences of a word for word dropout, and independent otherwise; different at the next
-    step, and different in every layer. All rates must be the recipe's, each in its place (that of the input is not that
-    of the output), and none may be missing. In evaluation, the output must equal the input. If it fails, the model is
+    each; it has none if the output is discarded. Then each is given ones. Every output must be 0 or 1/(1 − rate), so
+    that the mean stays; 0 as often as the rate says, within chance; the same at all tokens of a row for locked dropout,
+    the same for all occurrences of a word for word dropout, and independent otherwise; different at the next step, and
+    different in every layer. All rates must be the recipe's, each in its place (that of the input is not that of the
+    output), and none may be missing. In evaluation, the output must equal the input. If it fails, the model is
     regularised otherwise than its recipe says, and its scores belong to another recipe.
     """
     asked = {rate for rate in _rates(probe.recipe.model.model_dump()) if rate}

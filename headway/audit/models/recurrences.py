@@ -20,6 +20,8 @@ SATURATING = 10
 """Factor on the usual size of a layer's input that saturates the gates, so that a state once stored is kept."""
 LARGEST_STATE = 1e30
 """A state that blows up, as with ReLU: float32 overflows before the row ends."""
+ODD_LENGTH = 13
+"""Tokens per row: not a power of two, which scans handle best."""
 STANDARD_ERRORS = 5.5
 """Tolerance of the scale of randomly drawn weights, in standard errors."""
 
@@ -70,7 +72,7 @@ def _one_layer(probe: Probe, name: str, layer: Recurrence) -> Iterator[Compared]
     label = f"{layer.spec.kind} {name}"
     for way, direction in _directions(layer):
         yield from _one_direction(probe, f"{label}.{way}", layer, direction)
-    width, T = probe.recipe.model.width, min(probe.length, 13)
+    width, T = probe.recipe.model.width, min(probe.length, ODD_LENGTH)
     x, slots = random_vectors(probe, 1, 2, T, width), torch.arange(T, device=probe.device)
     real = (slots < torch.tensor([T, max(1, 3 * T // 4)], device=probe.device)[:, None])[None]
     y = with_bias(layer(x, Context((1, 2), Positions(), Everything(), slots, slots, real))[0])
@@ -105,7 +107,7 @@ def _parameters(direction: Direction) -> definitions.Parameters:
 def _one_direction(probe: Probe, name: str, layer: Recurrence, direction: Direction) -> Iterator[Compared]:
     """Compare the hidden states and the last state: of random rows, around padding, and in a long row."""
     parameters = _parameters(direction)
-    width, T = probe.recipe.model.width, min(probe.length, 13)  # not a power of two, which scans handle best
+    width, T = probe.recipe.model.width, min(probe.length, ODD_LENGTH)
     x = random_vectors(probe, 1, 3, T, width)
     first = random_vectors(probe, len(direction.parts), 1, 3, layer.units).abs()
     slots = torch.arange(T, device=probe.device)
