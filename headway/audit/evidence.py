@@ -41,7 +41,7 @@ class Evidence(ABC):
         recipe, of_users = self.recipe, [one.name for one in of_plugins("data")]
         digests = [plugin.digest for plugin in plugins.loaded()] if of_users else []
         audits = self._kept(self.audit_data, "audits", of_users, digests)
-        measured = [self.task.scored_splits, recipe.scoring_segment, recipe.stride, *self.baselines_depend_on]
+        measured = [self.task.scored_splits, *recipe.reading, *self.baselines_depend_on]
         return audits + self._kept(lambda: Report(baselines=tuple(self.measure_baselines())), "baselines", *measured)
 
     def _kept(self, make: Callable[[], Report], *depends_on: Any) -> Report:

@@ -26,6 +26,7 @@ from headway.audit.models.moving import ABOUT_WEIGHTS
 from headway.audit.models.noise import ABOUT_NOISE
 from headway.audit.models.order import ABOUT_ORDER
 from headway.audit.models.pieces import ABOUT_PIECES
+from headway.audit.models.sharing import ABOUT_SHARING
 from headway.audit.models.steps import ABOUT_STEPS
 from headway.audit.pictures.data import PICTURE_AUDITS, PICTURE_BATCH_AUDITS
 from headway.audit.pictures.matching import OF_MATCHING
@@ -41,7 +42,7 @@ from headway.audit.translation.encoding import OF_ENCODING
 from headway.audit.translation.sources import OF_TRANSLATORS
 from headway.audit.translation.written import WRITTEN_AUDITS
 
-ABOUT_TRAINING = (*ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_WEIGHTS, *ABOUT_GRADIENTS, *ABOUT_STEPS)
+ABOUT_TRAINING = (*ABOUT_SHARING, *ABOUT_NOISE, *ABOUT_LEARNING, *ABOUT_WEIGHTS, *ABOUT_GRADIENTS, *ABOUT_STEPS)
 OF_ANY_MODEL = (*ABOUT_ANSWERS, *ABOUT_ORDER, *ABOUT_CARRYING, *ABOUT_ATTENTION, *ABOUT_PIECES, *ABOUT_TRAINING)
 MODEL_AUDITS = (*OF_ANY_MODEL, *OF_NEXT_TOKENS)
 OF_ROWS = (*ROW_AUDITS, *PAIR_AUDITS, *REFERENCE_AUDITS, *PICTURE_AUDITS, *TEXT_AUDITS, *TOKEN_AUDITS)

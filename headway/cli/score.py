@@ -59,7 +59,7 @@ def score(
     from headway.answers.run_summaries import run_as_json
     from headway.cli import printing
     from headway.experiment.ensemble import score_together
-    from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again
+    from headway.experiment.evaluate import audited, score_file, score_sentence, score_splits_again, with_baselines_in
     from headway.run.folder import open_run
     from headway.tasks.abilities import ReadingWindow
 
@@ -83,6 +83,7 @@ def score(
             raise UserError("an ensemble can be scored on splits of its data, not on a file or a text")
         reports = [audited(one) for one in opened]
         found = score_together(opened, split, window, checkpoint)
+        reports[0] = with_baselines_in(opened[0], reports[0], window, checkpoint)
         _show_ensemble(found, reports, as_json)
     elif len(opened) > 1:
         raise UserError(f"{len(opened)} runs: add --ensemble to average them, or --lengths for a side-by-side table")
@@ -95,6 +96,7 @@ def score(
             scores = score_file(one, _given(file, column or [], label, encoding), window, checkpoint)
         else:
             scores = score_splits_again(one, split, window, checkpoint)
+            report = with_baselines_in(one, report, window, checkpoint)
         reports, weights = [report], one.weights(checkpoint)
         if as_json:
             typed = zip(shown.pieces, shown.nats, strict=True) if shown else ()

@@ -12,7 +12,8 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.experiment.same_tokens import check_same_tokens
+from headway.experiment.same_tokens import check_same_tokens, naming_in_errors
+from headway.experiment.train import check_usable
 from headway.run.folder import Run
 from headway.scoring.ensemble import Gain
 from headway.scoring.score import Score
@@ -45,6 +46,9 @@ def score_together(
 ) -> Ensemble:
     """Score an ensemble on whole splits: those given, or those of the first recipe."""
     check_together(runs)
+    for run in runs:
+        if run.status.is_diverged:
+            check_usable(run, run.checkpoint(which))
     window = window or ReadingWindow()
     task = tasks.load_for(runs[0])
     named = list(splits) if splits else task.scored_splits
@@ -56,7 +60,8 @@ def score_together(
         model, own = _side_by_side(some, task, which), replace(task, recipe=some[0].recipe)
         if any(window):
             tasks.able(some[0], ReadsSegments)
-            own = own.in_segments(model, window)  # pyright: ignore[reportAttributeAccessIssue]
+            with naming_in_errors(some[0]):
+                own = own.in_segments(model, window)  # pyright: ignore[reportAttributeAccessIssue]
         for split in named:
             for k, said in zip(members, own.told(model, split), strict=True):  # pyright: ignore
                 told[k][split] = said

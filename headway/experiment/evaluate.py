@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def audited(run: Run) -> Report:
     with _unless_it_cannot_be_written(run, "audits"):
         write_report(run.folder, report)
     return report
+
+
+def with_baselines_in(run: Run, report: Report, window: ReadingWindow, which: str = "auto") -> Report:
+    """The report with baselines that see as little context as the model does when it scores in this window."""
+    if not any(window) or not report.baselines:
+        return report
+    tasks.able(run, ReadsSegments)
+    task = tasks.load_for(run)
+    assert isinstance(task, ReadsSegments)
+    task = task.in_segments(load_usable(run, which)[0], window)
+    return replace(report, baselines=tuple(task.evidence.baselines))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def score_file(

@@ -10,8 +10,8 @@ from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
 from headway.experiment.inspect import alike
-from headway.experiment.same_tokens import check_same_tokens
-from headway.experiment.train import load_model
+from headway.experiment.same_tokens import check_same_tokens, naming_in_errors
+from headway.experiment.train import load_usable
 from headway.run.folder import Run
 from headway.scoring.length import TOKENS, LengthScore, check_lengths, score_lengths
 from headway.tasks.abilities import ReadsSegments
@@ -129,12 +129,13 @@ def by_length(
     task.check_split(split)
     ids = task.running(split)[0][: tokens + 1]
     for run in runs:
-        check_lengths(lengths, len(ids), run.recipe.model.limit)
+        with naming_in_errors(run):
+            check_lengths(lengths, len(ids), run.recipe.model.limit)
     for run in runs:
         run.count_looks_at_test([split])
     arms = []
     for name, same in alike(runs):
-        found = [score_lengths(load_model(run, which)[0], ids, lengths)[0] for run in same]
+        found = [score_lengths(load_usable(run, which)[0], ids, lengths)[0] for run in same]
         arms.append(ArmByLength(name, same[0].recipe.segment, same, found))
     return LengthPage(arms, split, len(ids) - 1)
 

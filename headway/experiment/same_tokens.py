@@ -1,11 +1,21 @@
 """Checks that runs read the same tokens: only then can predictions be averaged, or losses share an axis."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.yaml import flat
 from headway.run.folder import Run
+
+
+@contextmanager
+def naming_in_errors(run: Run) -> Iterator[None]:
+    """Prefix errors with the name of the run, for commands that take several."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{run.name}: {error}") from None
 
 
 def check_same_tokens(runs: Sequence[Run]) -> None:

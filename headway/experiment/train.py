@@ -309,12 +309,17 @@ def load_model(run: Run, which: str = "auto", device: str | None = None) -> tupl
 def load_usable(run: Run, which: str = "auto") -> tuple[Any, Checkpoint]:
     """Load a model for evaluation. Refuses the weights of a diverged training."""
     model, saved = load_model(run, which)
+    check_usable(run, saved)
+    return model, saved
+
+
+def check_usable(run: Run, saved: Checkpoint) -> None:
+    """Refuse the weights of a diverged training."""
     status = run.status
     if status.is_diverged and saved.step >= (status.step or 0):
         other = "; --checkpoint best has the best weights before that" if run.has_best else ""
         remedy = "train it again with a lower training.optimizer.learning_rate or a longer warm-up"
         raise UserError(f"{run.name} {status}: its weights cannot be used; {remedy}{other}")
-    return model, saved
 
 
 def counts_of(model: Trainable) -> dict[str, int]:

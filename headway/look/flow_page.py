@@ -190,11 +190,11 @@ def _or(said: Sequence[str]) -> str:
 
 
 def _down_to_lowest(chart: Chart) -> Chart:
-    """Leave out points below the lowest drawn value, and clip bands to it."""
+    """Leave out points that are infinite or below the lowest drawn value, and clip bands to it."""
     lowest = LOWEST * max((v for curve in chart.curves for v in curve.high if math.isfinite(v)), default=1.0)
     curves = []
     for curve in chart.curves:
-        at = [k for k, value in enumerate(curve.middle) if value >= lowest]
+        at = [k for k, value in enumerate(curve.middle) if lowest <= value < math.inf]
         x, middle, high = ([values[k] for k in at] for values in (curve.x, curve.middle, curve.high))
         low = [max(lowest, curve.low[k]) for k in at]
         curves.append(replace(curve, x=x, middle=middle, low=low, high=high))

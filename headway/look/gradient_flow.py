@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from headway.core import random
 from headway.core.errors import UserError
 from headway.look.gradient_rows import GradientRows
-from headway.look.state_flow import HiddenState, Norms, hidden_states
+from headway.look.state_flow import HiddenState, Norms, hidden_states, spectral_norms
 from headway.nn.taps import tap_names, watch
 
 WIDEST, PROBES = 128, 64
@@ -59,7 +59,7 @@ class SideFlow:
             name: {
                 "units": one.units,
                 **_as_json(one.norms),
-                "bound": one.bound,
+                "bound": one.bound and _finite(one.bound),
                 "step_bound": one.step_bound,
                 "singular_values": _finite(one.singular_values),
             }
@@ -183,7 +183,7 @@ def stream_norms(model: Any, rows: GradientRows) -> list[dict[str, Norms]]:
                 jacobian = side.back(whole[_tap(side.stack, name)][0]).double().movedim(1, 0)  # [N, P, D]
                 square[name].append(jacobian.square().sum((1, 2)))
                 if len(probes) == probes.shape[1]:
-                    large[name].append(torch.linalg.matrix_norm(jacobian, ord=2))
+                    large[name].append(spectral_norms(jacobian))
     return [
         {name: Norms(_typical(found, probes), _mean(large[name])) for name, found in square.items()}
         for square, large in zip(squares, largest, strict=True)

@@ -3,6 +3,7 @@
     ∂state_t/∂state_s = J_t · J_{t−1} … J_{s+1},    J_t = ∂state_t/∂state_{t−1} at fixed inputs
 
 Jacobians are computed in full at any width; beyond 256 units the largest singular value is found by power iteration.
+What overflows float64 is given as infinite.
 """
 
 import math
@@ -14,14 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headway.core import random
 from headway.look.gradient_rows import GradientRows
 from headway.nn.context import Context
 from headway.nn.mixer import Mixer
 
 WIDEST_SINGULAR = 256
 """The widest state whose singular values are computed."""
-ROUNDS = 30
-"""Iterations of the power method."""
+ITERATIONS, BLOCK = 30, 8
+"""Of the power method; and how many vectors it iterates at once, since the largest singular values may lie close
+together."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,10 @@ class HiddenState:
     @property
     def bound(self) -> list[float] | None:
         """The bound over many steps, by distance."""
-        return None if self.step_bound is None else [self.step_bound**n for n in range(len(self.norms.typical))]
+        if self.step_bound is None:
+            return None
+        reach = torch.arange(len(self.norms.typical), dtype=torch.float64)
+        return torch.tensor(self.step_bound, dtype=torch.float64).pow(reach).tolist()
 
 
 class MixerInput(NamedTuple):
@@ -145,23 +151,38 @@ def _hidden_state(mixer: Mixer, steps: list[Float[Tensor, "N S S"]]) -> HiddenSt
         through, norms, spectral = torch.eye(units, dtype=torch.float64, device=jacobians.device), [1.0], [1.0]
         for jacobian in jacobians.flip(0):
             through = through @ jacobian
-            norms.append(float(through.norm()) / math.sqrt(units))
-            spectral.append(_spectral(through))
+            norms.append(_nan_as_infinite(float(through.norm())) / math.sqrt(units))
+            spectral.append(_spectral_norm(through))
         typical.append(torch.tensor(norms, dtype=torch.float64))
         largest.append(torch.tensor(spectral, dtype=torch.float64))
     several = torch.cat([jacobians[:: max(1, len(jacobians) // 4)] for jacobians in steps])
-    values = torch.linalg.svdvals(several).mean(0).tolist() if units <= WIDEST_SINGULAR else []
+    several = several[several.isfinite().flatten(1).all(1)]
+    values = torch.linalg.svdvals(several).mean(0).tolist() if units <= WIDEST_SINGULAR and len(several) else []
     bound = mixer.step_bound()
     norms = Norms(torch.stack(typical).mean(0).tolist(), torch.stack(largest).mean(0).tolist())
     return HiddenState(units, norms, values, None if bound is None else bound[0].item(), mixer.advances)
 
 
-def _spectral(matrix: Float[Tensor, "S S"]) -> float:
-    """The largest singular value."""
-    if len(matrix) <= WIDEST_SINGULAR:
-        return float(torch.linalg.matrix_norm(matrix, ord=2))
-    v = torch.ones(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    for _ in range(ROUNDS):
-        v = matrix.mT @ (matrix @ v)
-        v = v / v.norm().clamp(min=torch.finfo(v.dtype).tiny)
-    return float((matrix @ v).norm())
+def _nan_as_infinite(norm: float) -> float:
+    """An overflow may give inf - inf or 0 · inf, hence NaN."""
+    return math.inf if math.isnan(norm) else norm
+
+
+def spectral_norms(matrices: Float[Tensor, "*N S D"]) -> Float[Tensor, "*N"]:
+    """The largest singular value of each matrix; infinite for those that have overflowed."""
+    finite = matrices.isfinite().flatten(-2).all(-1)
+    filled = torch.where(finite[..., None, None], matrices, 0)
+    return torch.where(finite, torch.linalg.matrix_norm(filled, ord=2), math.inf)
+
+
+def _spectral_norm(matrix: Float[Tensor, "S S"]) -> float:
+    """The largest singular value of one matrix of any width."""
+    norm = float(matrix.norm())
+    if len(matrix) <= WIDEST_SINGULAR or not 0 < norm < math.inf:
+        return float(spectral_norms(matrix))
+    matrix = matrix / norm  # otherwise the squares of small values underflow
+    generator = random.generator("spectral", len(matrix))
+    block = torch.randn(len(matrix), BLOCK, generator=generator, dtype=matrix.dtype).to(matrix.device)
+    for _ in range(ITERATIONS):
+        block = torch.linalg.qr(matrix.mT @ (matrix @ block)).Q
+    return norm * float(torch.linalg.matrix_norm(matrix @ block, ord=2))

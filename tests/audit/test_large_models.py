@@ -39,7 +39,7 @@ def test_clean(optimizer, every_model_is_large):
     assert [finding.verdict for finding in report.findings] == ["pass", "pass"], report
 
 
-def test_the_weights_that_are_looked_at_are_from_everywhere_and_where_the_gradient_is():
+def test_the_weights_that_are_compared_are_from_everywhere_and_where_the_gradient_is():
     g = torch.zeros(1, 1000, 500)
     g[0, 777] = 1 + torch.arange(500)
     found = steps._compared(g, "adamw")

@@ -12,6 +12,7 @@ from tiny import reseal, tiny_recipe
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.ensemble import score_together
+from headway.experiment.lengths import by_length
 from headway.experiment.train import load_model, train
 from headway.recipe.recipe import from_tree
 from headway.run.folder import Run, open_run
@@ -123,3 +124,21 @@ def test_the_verb(home, command_line):
     }.items():
         answer = command_line("score", *words, "--runs", str(home))
         assert answer.code == 2 and said in answer.err
+
+
+def test_a_refused_member_is_named(home):
+    with pytest.raises(UserError, match=r"^a: no layer of this model carries a state"):
+        score_together(runs(home, "c", "a"), ["valid"], ReadingWindow(state="carried"))
+    with pytest.raises(UserError, match=r"^a: segments of 17 tokens cannot be read"):
+        by_length(runs(home, "c", "a"), [17], tokens=50)
+
+
+def test_a_diverged_run_is_refused(home, tmp_path):
+    shutil.copytree(home / "b", tmp_path / "b")
+    (broken,) = runs(tmp_path, "b")
+    broken.note(status="diverged", step=2, reason="the loss is no longer a finite number")
+    reseal(broken.folder)
+    with pytest.raises(UserError, match=r"b diverged at step 2: .* its weights cannot be used"):
+        score_together([*runs(home, "a"), *runs(tmp_path, "b")], ["valid"])
+    with pytest.raises(UserError, match="b diverged at step 2"):
+        by_length(runs(tmp_path, "b"), [4], tokens=50)

@@ -4,9 +4,17 @@ import shutil
 import pytest
 from tiny import TEXT, cache_in, reseal, snapshot, tiny_recipe
 
+from headway import tasks
 from headway.core.errors import UserError
 from headway.data.running.sources import read_splits
-from headway.experiment.evaluate import sample_text, score_file, score_sentence, score_splits_again
+from headway.experiment.evaluate import (
+    audited,
+    sample_text,
+    score_file,
+    score_sentence,
+    score_splits_again,
+    with_baselines_in,
+)
 from headway.experiment.train import train
 from headway.run.folder import Run, open_run
 from headway.tasks.abilities import Draw, ReadingWindow
@@ -185,3 +193,23 @@ def test_reading_a_run_changes_nothing_in_it(run):
     score_sentence(run, "The")
     assert snapshot(run.folder) == before
     assert json.loads(before["run.json"])["status"] == "finished"
+
+
+def test_baselines_see_as_much_as_the_model(run):
+    """If a text is scored in other segments than the recipe's, the baselines beside the score are too."""
+    report = audited(run)
+    assert with_baselines_in(run, report, ReadingWindow()) is report
+    narrow = with_baselines_in(run, report, ReadingWindow(2))
+    assert all(one.score.label.endswith("segment 2, stride 2, no state carried") for one in narrow.baselines)
+    before, after = ({b.method: b.score.value for b in one.baselines} for one in (report, narrow))
+    assert after["unigram"] == before["unigram"] and after["5-gram"] > before["5-gram"]
+
+
+def test_baselines_of_a_carried_state_are_cached_apart(workshop):
+    """The same text in segments of the same length, with and without a carried state, has different baselines."""
+    recurrent = ("model.mixer=gru", "model.positions=none", "data.batches=contiguous", "data.segment=4")
+    fresh, stream = (
+        tasks.load(tiny_recipe(workshop.text, *recurrent, f"scoring.state={state}")) for state in ("fresh", "carried")
+    )
+    assert "no state carried" in fresh.evidence.baselines[0].score.label
+    assert "segment 4, state carried" in stream.evidence.baselines[0].score.label

@@ -1,5 +1,8 @@
 """How far gradients reach, against autograd's own Jacobians; and a toy recurrence whose Jacobians are known."""
 
+import json
+import math
+import re
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +14,7 @@ from headway.look import state_flow
 from headway.look.flow_page import FlowOfArm, FlowPage
 from headway.look.gradient_flow import GradientFlow, SideFlow, gradient_flow, loss_lengths, stream_norms
 from headway.look.gradient_rows import GradientRows, in_segments
-from headway.look.state_flow import Norms, hidden_states
+from headway.look.state_flow import Norms, _spectral_norm, hidden_states
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.context import Context
 from headway.nn.masks import Causal
@@ -171,6 +174,33 @@ def test_every_recurrence_has_steps_and_some_have_bounds(mixer, units, bounded, 
         assert norm <= bound * 1.0001
 
 
+def test_exploding_gradients_are_infinite_and_only_finite_ones_are_drawn(text, tmp_path):
+    """A ReLU net whose state grows by a factor of 1000 at every step: it overflows float32, then float64."""
+    spec = LanguageModelSpec(
+        layers=1, width=8, context=130, positions="none", mixer={"kind": "rnn", "nonlinearity": "relu"}, norm="none"
+    )  # pyright: ignore
+    model = spec.build(11).eval()
+    with torch.no_grad():
+        model.layers[0].mixer.along.recurrent.copy_(1000 * torch.eye(8)[None])
+        model.layers[0].mixer.along.input.weight.abs_()
+        model.embedding.weight.abs_()
+    found = gradient_flow(model, in_segments(text, 120, 2))
+    (state,) = found.own.hidden.values()
+    assert state.norms.typical[1] == pytest.approx(1000) and state.norms.typical[-1] == math.inf
+    assert state.norms.largest is not None and state.norms.largest[-1] == state.bound[-1] == math.inf  # pyright: ignore
+    json.dumps(found.as_json(), allow_nan=False)
+    drawn = FlowPage([FlowOfArm("grows", [found])], "valid").draw()
+    drawn.save(tmp_path / "flow.svg")
+    assert not re.search(r'[" ,](nan|inf)', (tmp_path / "flow.svg").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-160])
+def test_the_largest_singular_value_of_a_wide_matrix(size):
+    matrix = torch.randn(300, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    largest = float(torch.linalg.matrix_norm(matrix, ord=2))
+    assert _spectral_norm(size * matrix) == pytest.approx(size * largest, rel=1e-3)
+
+
 def test_a_step_of_an_lstm_is_as_finite_differences_say(text):
     model = LanguageModelSpec(layers=1, width=4, context=16, mixer={"kind": "lstm"}, positions="none").build(11).eval()  # pyright: ignore
     (mixer,), slots = model.mixers, torch.arange(3)
@@ -195,7 +225,7 @@ def test_power_iteration_finds_the_largest_singular_value(monkeypatch):
         0.8 ** torch.arange(40, dtype=torch.float64)
     )
     monkeypatch.setattr(state_flow, "WIDEST_SINGULAR", 2)
-    assert state_flow._spectral(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-3)
+    assert state_flow._spectral_norm(matrix) == pytest.approx(float(torch.linalg.matrix_norm(matrix, ord=2)), rel=1e-3)
 
 
 def test_attention_has_no_hidden_state(attention, text):

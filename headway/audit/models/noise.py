@@ -34,17 +34,20 @@ DRAWN = {Dropout: (1, 2, 3), LockedDropout: (1, 3), WordDropout: (2,), WeightDro
 def dropout(probe: Probe) -> Outcome:
     """Dropout is what the recipe says: the right rate and pattern, new noise at every step, and the rest scaled up.
 
-    All dropout modules that a training pass uses are found, and each is given ones. Every output must be 0 or
-    1/(1 − rate), so that the mean stays; 0 as often as the rate says, within chance; the same at all tokens of a row
-    for locked dropout, the same for all occurrences of a word for word dropout, and independent otherwise; different at
-    the next step, and different in every layer. All rates must be the recipe's, each in its place (that of the input is
-    not that of the output), and none may be missing. In evaluation, the output must equal the input. If it fails, the
-    model is regularised otherwise than its recipe says, and its scores belong to another recipe.
+    All dropout modules that a training pass uses are found. The loss must have a gradient with respect to the output of
+    each; it has none if the output is discarded. Then each is given ones. Every output must be 0 or 1/(1 − rate), so
+    that the mean stays; 0 as often as the rate says, within chance; the same at all tokens of a row for locked dropout,
+    the same for all occurrences of a word for word dropout, and independent otherwise; different at the next step, and
+    different in every layer. All rates must be the recipe's, each in its place (that of the input is not that of the
+    output), and none may be missing. In evaluation, the output must equal the input. If it fails, the model is
+    regularised otherwise than its recipe says, and its scores belong to another recipe.
     """
     asked = {rate for rate in _rates(probe.recipe.model.model_dump()) if rate}
     if not asked:
         raise DoesNotApply("this model has no dropout")
-    places = {name: place for name, place in _used_places(probe).items() if place.active}
+    places, unused = _active_places(probe)
+    if unused:
+        return failed(None, f"the output of {unused[0]} is not used: the loss does not depend on it")
     for name, place in places.items():
         if problem := _problem(probe, place):
             return failed(None, f"{name} {problem}")
@@ -106,21 +109,38 @@ def _expected_rate(spec: Any, name: str) -> float | None:
     return spec.noise.output if ends and spec.noise.output is not None else spec.dropout
 
 
-def _used_places(probe: Probe) -> dict[str, Dropout]:
-    """The dropout modules that a training pass uses."""
-    seen: dict[str, Dropout] = {}
+def _active_places(probe: Probe) -> tuple[dict[str, Dropout], list[str]]:
+    """The dropout modules that drop anything in a training pass, and the names of those whose output does not reach the
+    loss."""
+    active: dict[str, Dropout] = {}
+    outputs: dict[str, list[Tensor]] = {}
+
+    def recording(name: str, place: Dropout):
+        def hook(module: Any, inputs: Any, output: Tensor) -> Tensor | None:
+            if not place.active:
+                return None
+            active.setdefault(name, place)
+            output = output + torch.zeros_like(output).requires_grad_()  # so that it has a gradient even if frozen
+            outputs.setdefault(name, []).append(output)
+            return output
+
+        return hook
+
     places = [(name, one) for name, one in probe.model.named_modules() if isinstance(one, Dropout)]
-    hooks = [
-        one.register_forward_hook(lambda *_, n=name, p=one: seen.setdefault(n, p) and None) for name, one in places
-    ]
+    hooks = [one.register_forward_hook(recording(name, one)) for name, one in places]
     probe.model.train()
     try:
-        probe.model.loss(probe.excerpt(rows=2, tokens=8))
+        with torch.enable_grad():
+            loss = probe.model.loss(probe.excerpt(rows=2, tokens=8))[0].sum()
+            gradients = {
+                name: torch.autograd.grad(loss, found, retain_graph=True, allow_unused=True)
+                for name, found in outputs.items()
+            }
     finally:
         probe.model.eval()
         for hook in hooks:
             hook.remove()
-    return seen
+    return active, [name for name, found in gradients.items() if all(gradient is None for gradient in found)]
 
 
 def _problem(probe: Probe, place: Dropout) -> str:

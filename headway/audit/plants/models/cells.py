@@ -1,20 +1,22 @@
 """Faults of recurrences: of their cells, scans and gradients, alone and in a population."""
 
+import re
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from headway.audit.plants.models.recurrence import GRU, LSTM, MINGRU, STEPS, TWO_WAYS
-from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, rows_of
-from headway.audit.plants.planting import Bed, Patch
+from headway.audit.plants.models.recurrence import ANY, GRU, LSTM, MINGRU, STEPS, TWO_WAYS, change_output
+from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, part, rows_of
+from headway.audit.plants.planting import Bed, Need, Patch
 from headway.audit.plants.populations import ALSO, BESIDE
-from headway.nn import recurrence, scan
+from headway.nn import recurrence, scan, seeding
 from headway.nn.dropout import WeightDropout
 from headway.nn.recurrence import Cells, LstmSpec, Recurrence
 from headway.nn.replicated import parameter
 
 _bed = Bed("recurrence")
+SEVERAL_LAYERS = Need("several layers", lambda recipe: (part(recipe, "model.layers") or 0) > 1, ("model.layers=2",))
 
 
 def _cell(patch: Patch, cell: type[scan.Cell], change: Any) -> None:
@@ -54,6 +56,34 @@ def reset_gate_that_is_always_open(patch):
 def forget_gate_that_starts_with_the_other_sign(patch):
     honest = LstmSpec.bias_start
     patch.setattr(LstmSpec, "bias_start", lambda self, hidden: -honest(self, hidden))
+
+
+@_bed.plant("definition", STEPS)
+def recurrent_matrix_that_starts_at_zero(patch):
+    honest = Cells.__init__
+
+    def init(self, *given):
+        honest(self, *given)
+        self.recurrent = parameter(*self.recurrent.shape)
+
+    patch.setattr(Cells, "__init__", init)
+
+
+@_bed.plant("definition", ANY)
+def clamped_output(patch):
+    """The state passed from token to token is correct."""
+    change_output(patch, lambda y, state: (y.clamp(-0.05, 0.05), state))
+
+
+@_bed.plant("definition", ANY)
+def input_added_to_the_output(patch):
+    honest = Recurrence.forward
+
+    def forward(self, x, context, state=None):
+        y, after = honest(self, x, context, state)
+        return y + x, after
+
+    patch.setattr(Recurrence, "forward", forward)
 
 
 @_bed.plant("definition", CLASSIFIER, TWO_WAYS)
@@ -164,6 +194,28 @@ def reset_gate_forgotten_on_the_way_back(patch):
         return passed
 
     patch.setattr(scan.GruCell, "backward", backward)
+
+
+@_bed.plant("own-weights", CLASSIFIER, TWO_WAYS, trains=True)
+def weights_shared_by_both_directions(patch):
+    honest = Recurrence.__init__
+
+    def init(self, *given):
+        honest(self, *given)
+        self.against = self.against and self.along
+
+    patch.setattr(Recurrence, "__init__", init)
+
+
+@_bed.plant("own-weights", SEVERAL_LAYERS)
+def layers_that_start_as_copies_of_the_first(patch):
+    """Like those of torch's TransformerEncoder, which are made by `deepcopy`."""
+    honest = seeding._draw
+
+    def draw(p, value, std, replica_seed, name):
+        honest(p, value, std, replica_seed, re.sub(r"layers\.\d+", "layers.0", name))
+
+    patch.setattr(seeding, "_draw", draw)
 
 
 # --- beside others ---------------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Faults of special kinds of dropout: locked, of whole words, of weights; and of their rates."""
 
 import torch
+from torch import nn
 
 from headway.audit.plants.models.recurrence import with_recurrence
 from headway.audit.plants.needs import part
 from headway.audit.plants.planting import Bed, Need
 from headway.nn.dropout import LockedDropout, NoiseSpec, WeightDropout, WordDropout
+from headway.nn.recurrence import Cells
 from headway.nn.replicated import Dropout
 
 _bed = Bed("noise")
@@ -70,6 +72,23 @@ def locked_dropout_shared_by_all_layers(patch):
 @_bed.plant("dropout", DROPPED)
 def weights_never_dropped(patch):
     patch.setattr(WeightDropout, "forward", lambda self, x: x)
+
+
+@_bed.plant("dropout", DROPPED)
+def dropped_weights_not_used(patch):
+    """`self.drop(weight)` is called but its result is discarded, so the whole matrix is used."""
+    honest = Cells.forward
+
+    def forward(self, x, first, real):
+        drop = self.drop
+        drop(self.recurrent)
+        self.drop = nn.Identity()
+        try:
+            return honest(self, x, first, real)
+        finally:
+            self.drop = drop
+
+    patch.setattr(Cells, "forward", forward)
 
 
 @_bed.plant("dropout", DROPPED, also=("batch-invariance", "cache", "carried-state", "definition"))

@@ -32,7 +32,7 @@ OF_ORDER = ("causal-gradient", "cache", "carried-state", "padding", "loss", "tar
 """Audits that may also fail if time runs the other way."""
 
 
-def _after(patch: Patch, change: Any) -> None:
+def change_output(patch: Patch, change: Any) -> None:
     """Change what a recurrence returns: y and the state."""
     honest = Recurrence.forward
     patch.setattr(Recurrence, "forward", lambda self, x, context, state=None: change(*honest(self, x, context, state)))
@@ -40,7 +40,7 @@ def _after(patch: Patch, change: Any) -> None:
 
 @_bed.plant("batch-invariance", ANY, also=("causality", "causal-gradient", "padding", "carried-state"))
 def state_leaks_between_rows(patch):
-    _after(patch, lambda y, state: (y + 0.1 * y.mean(1, keepdim=True), state))
+    change_output(patch, lambda y, state: (y + 0.1 * y.mean(1, keepdim=True), state))
 
 
 @_bed.plant("determinism", ANY, also=("cache", "carried-state", "padding", "batch-invariance", "causality"))
@@ -60,17 +60,17 @@ def state_not_reset(patch):
 
 @_bed.plant("cache", LANGUAGE_MODEL, ANY, also=("carried-state",))
 def state_lost_between_pieces(patch):
-    _after(patch, lambda y, state: (y, None))
+    change_output(patch, lambda y, state: (y, None))
 
 
 @_bed.plant("cache", LANGUAGE_MODEL, ANY, also=("carried-state",))
 def state_of_the_first_row_for_all(patch):
-    _after(patch, lambda y, state: (y, {name: kept[:, :1].expand_as(kept) for name, kept in state.items()}))
+    change_output(patch, lambda y, state: (y, {name: kept[:, :1].expand_as(kept) for name, kept in state.items()}))
 
 
 @_bed.plant("cache", LANGUAGE_MODEL, LSTM, also=("carried-state",))
 def cell_left_behind(patch):
-    _after(patch, lambda y, state: (y, {**state, "cell": torch.zeros_like(state["cell"])}))
+    change_output(patch, lambda y, state: (y, {**state, "cell": torch.zeros_like(state["cell"])}))
 
 
 @_bed.plant("cache", LANGUAGE_MODEL, ANY, rows_of(32))
