@@ -124,6 +124,9 @@ def test_divergence_is_told_from_a_spike():
     back = np.concatenate([falling()[:500], np.linspace(2.1, 4.4, 500)])
     assert diverged.check(curve(back)).verdict == "fail"
     assert diverged.check(curve(np.linspace(4.5, 6, 1000))).verdict == "fail"
+    at_once = np.concatenate([[4.5], 75 - 8 * np.sin(STEPS[1:] / 200)])  # the first step threw it far away
+    assert diverged.check(curve(at_once)).verdict == "fail"
+    assert diverged.check(curve(falling(60.0, 75.0))).verdict == "pass"  # far from chance, but on its way
     spike = falling()
     spike[500:510] += 5
     assert diverged.check(curve(spike)).verdict == "pass"

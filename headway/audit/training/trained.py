@@ -63,10 +63,11 @@ def diverged(curve: TrainingCurve) -> Outcome:
     """The loss stayed finite, and did not climb back to where it began.
 
     Fails if the training ended because a loss or a gradient was no longer finite; or if at the end the train loss had
-    lost more than half of what it had gained; or if it ended more than 5 % above where it began. (The lowest and the
-    last loss are medians over a tenth of the training, so a spike does not count, and the rise must exceed three times
-    the scatter of the medians over a thirtieth, because few rows and few steps are noisy.) Lower the learning rate, or
-    lengthen the warm-up.
+    lost more than half of what it had gained; or if it ended more than 5 % above the loss of the first three steps; or
+    if it ended above that of the very first step, and above twice the loss of the baseline that ignores the input (with
+    a rate far too high, the second step is already far above the first). The lowest and the last loss are medians over
+    a tenth of the training, so a spike does not count, and the rise must exceed three times the scatter of the medians
+    over a thirtieth, because few rows and few steps are noisy. Lower the learning rate, or lengthen the warm-up.
     """
     if curve.ended and curve.ended.is_diverged:
         return failed(None, str(curve.ended), "diverged")
@@ -79,6 +80,8 @@ def diverged(curve: TrainingCurve) -> Outcome:
     )
     if curve.last > 1.05 * curve.first:
         return failed(curve.last - curve.first, f"{sentence}: it ended above where it began")
+    if curve.chance is not None and curve.last > max(2 * curve.chance, at_first := float(curve.losses[0])):
+        return failed(curve.last - at_first, f"{sentence}: it ended above the {at_first:.3g} of its first batch")
     if given_back > gained / 2 and given_back > max(LITTLE * lowest, 3 * scatter):
         return failed(given_back, f"{sentence}: more than half of the gain was lost again")
     return passed(given_back, sentence)
