@@ -112,5 +112,5 @@ def _unequal(what: str, most: float, about: Mapping[str, Circumstances]) -> str 
     if ratio <= most:
         return None
     name = {"flops": "training FLOPs"}.get(what, what)
-    more = f"{100 * (ratio - 1):.0f} % more" if ratio < 2 else f"{ratio:.1f} times as many"
+    more = f"{100 * (ratio - 1):.0f} % more" if ratio < 2 else f"{ratio:,.{1 if ratio < 20 else 0}f} times as many"
     return f"unequal {name}: {largest} has {large(costs[largest])}, {least} {large(costs[least])} ({more})"
