@@ -237,7 +237,7 @@ def _with_valid(splits: Splits, fraction: float, name: str) -> Splits:
     places = sorted(range(len(train.names)), key=lambda k: _hash(train.names[k]))
     count = max(1, round(fraction * len(places)))
     if count >= len(places):
-        raise UserError(f"'{name}' has {len(places)} pictures, too few to hold out {fraction:.0%} of them")
+        raise UserError(f"'{name}' has {len(places):,} pictures, too few to hold out {fraction:.0%} of them")
     rest = {split: one for split, one in splits.items() if split != "train"}
     valid, left = sorted(places[:count]), sorted(places[count:])
     return {"train": train.only(left), "valid": train.only(valid), **rest}

@@ -28,7 +28,7 @@ def by_text(splits: Splits, fraction: float, name: str) -> tuple[Splits, str]:
     for row in splits["train"]:
         sides[normalised(row.text) in chosen].append(row)
     if not sides[False]:
-        raise UserError(f"'{name}' has {len(texts)} different texts, too few to hold out {fraction:.0%} of them")
+        raise UserError(f"'{name}' has {len(texts):,} different texts, too few to hold out {fraction:.0%} of them")
     rest = {split: rows for split, rows in splits.items() if split != "train"}
     told = f"valid: {len(sides[True]):,} texts, {fraction:.0%} of train held out, since the data has none"
     return {"train": sides[False], "valid": sides[True], **rest}, told

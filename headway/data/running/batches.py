@@ -185,4 +185,4 @@ def _too_short(tokens: Tensor, needed: str, longest: int, most_rows: int = 0) ->
     if most_rows > 0:
         remedies.append(f"with segments of this length training.batch is {most_rows} at most")
     remedy = "; ".join(remedies) or "it is too short for any segment"
-    return UserError(f"the train split has {len(tokens)} tokens, too few for {needed}; {remedy}")
+    return UserError(f"the train split has {len(tokens):,} tokens, too few for {needed}; {remedy}")
