@@ -49,7 +49,7 @@ def test_padding_on_the_gpu_changes_nothing_either(positions, backend, fusion):
         slots = torch.arange(40, device=device)
         left, end = torch.tensor([0, 3, 20, 39], device=device), torch.tensor([40, 30, 40, 40], device=device)
         padding_mask = ((slots >= left[:, None]) & (slots < end[:, None])).expand_as(ids)
-        losses = model.losses(ids, padding_mask, torch.zeros(2, 4, dtype=torch.int64, device=device))
+        losses = model.losses(model(ids, padding_mask), torch.zeros(2, 4, dtype=torch.int64, device=device))
         losses.sum().backward()
         found[device] = losses.detach().cpu(), {name: p.grad.cpu() for name, p in model.named_parameters()}
     torch.testing.assert_close(found["cuda"][0], found["cpu"][0], atol=1e-4, rtol=1e-4)
