@@ -136,6 +136,18 @@ def test_divergence_is_told_from_a_spike():
     assert diverged.check(ended) == ("fail", None, "diverged at step 51: the loss is no longer finite", "diverged")
 
 
+def test_a_run_that_starts_where_it_can_get_no_further_has_not_diverged():
+    """Such as fine-tuning or continuing on the same data: three noisy steps say little about where it began."""
+    noises = [np.random.default_rng(seed).normal(size=200) for seed in range(100)]
+    for level, std in ((3.0, 0.05), (0.3, 0.08), (2.0, 0.1)):
+        drawn = [curve(np.abs(level + std * one), noise=0.0, chance=max(0.69, level)) for one in noises]
+        assert sum(diverged.check(one).verdict == "fail" for one in drawn) <= 3
+    worse = [np.where(STEPS[:200] < 40, 0.05, 0.3) + 0.04 * np.abs(one) for one in noises[:10]]
+    assert all(diverged.check(curve(one, noise=0.0, chance=0.69)).verdict == "fail" for one in worse)
+    jumps = [np.where(STEPS[:200] < 4, 2.2, 4 + 2 * one) for one in noises[:10]]  # noisy, because the rate is too high
+    assert all(diverged.check(curve(one, noise=0.0, chance=2.2)).verdict == "fail" for one in jumps)
+
+
 def test_a_model_at_the_level_of_frequencies_has_failed_to_train_and_did_not_overfit():
     """Case C4: called overfitted, with a train loss that never fell."""
     stuck = curve(falling(3.2), falling(3.2) + 0.02, post_norm=True, warms_up=False)
