@@ -341,6 +341,13 @@ def test_nothing_is_promised_below_zero():
     assert outcome.verdict == "pass"
 
 
+def test_the_last_steps_of_a_short_noisy_run_are_no_jumps():
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(size=100)
+        noisy = curve(falling()[::10] * np.exp(0.2 * noise), noise=0.0)
+        assert learning_rate_too_high.check(noisy).verdict == "pass"
+
+
 def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():
     solved = falling(0.01)
     solved[200::40] += 2.0

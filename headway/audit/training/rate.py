@@ -101,9 +101,9 @@ def _spikes(values: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
-    """The running median."""
+    """The running median. Beyond the ends, values are mirrored: if the last one were repeated, it would be the median."""
     half = min(width, len(values)) // 2
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="edge"), 2 * half + 1)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="reflect"), 2 * half + 1)
     some = range(0, len(values), 10_000)  # in pieces: a million steps at once would take 400 MB
     return np.concatenate([np.median(around[first : first + 10_000], axis=1) for first in some])
 
