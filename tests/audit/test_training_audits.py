@@ -348,6 +348,11 @@ def test_the_last_steps_of_a_short_noisy_run_are_no_jumps():
         assert learning_rate_too_high.check(noisy).verdict == "pass"
 
 
+def test_batches_of_short_pairs_that_are_all_harder_are_no_jumps():
+    kinds = np.random.default_rng(0).choice([1.0, 1.5, 2.2], size=1000, p=[0.8, 0.15, 0.05])
+    assert learning_rate_too_high.check(curve(falling() * kinds, noise=0.02)).verdict == "pass"
+
+
 def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():
     solved = falling(0.01)
     solved[200::40] += 2.0
