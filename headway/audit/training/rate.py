@@ -15,15 +15,15 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
 
     A jump is a step whose loss is 10 % above the median of the 51 steps around it, or whose gradient norm is 3 times
     their median, and that is also, on a logarithmic scale, 8 times as far off as half of them and 3 times as far off as
-    nine in ten (a translator's batches of short pairs may all have a higher loss than the others). Jumps at one in a hundred steps
-    (at least three, after the first tenth of the training, and while the loss is above a tenth of the first; below
-    that, every row not yet learnt is a jump) are a warning. So is clipping at 95 % of the steps, with a median norm of
-    more than five times the limit: then training.clip, and not the learning rate, decides the step length. So is a loss
-    that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A good run
-    of a small model has no jumps; half of its gradients may be clipped, to two thirds.) Lower the learning rate by a
-    factor of 3 to 10, or lengthen the warm-up. This cannot find a rate that is slightly too high, so that training is
-    merely slower; only a run at another rate shows that. If the loss is below a twentieth of the first, on held-out
-    data as on train, no other rate could gain much, and there is no warning.
+    nine in ten (a translator's batches of short pairs may all have a higher loss than the others). Jumps at one in a
+    hundred steps (at least three, after the first tenth of the training, and while the loss is above a tenth of the
+    first; below that, every row not yet learnt is a jump) are a warning. So is clipping at 95 % of the steps, with a
+    median norm of more than five times the limit: then training.clip, and not the learning rate, decides the step
+    length. So is a loss that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 %
+    afterwards. (A good run of a small model has no jumps; half of its gradients may be clipped, to two thirds.) Lower
+    the learning rate by a factor of 3 to 10, or lengthen the warm-up. This cannot find a rate that is slightly too
+    high, so that training is merely slower; only a run at another rate shows that. If the loss is below a twentieth of
+    the first, on held-out data as on train, no other rate could gain much, and there is no warning.
     """
     needs(curve, FEWEST_STEPS)
     settled = curve.share_of_steps(0.1)
