@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from examined import OF_WEIGHTS, examine, fresh
 
-from headway.audit.models.learning import initial_loss, one_batch
+from headway.audit.models.learning import _Attempt, initial_loss, one_batch
 from headway.audit.models.recurrences import recurrences
 from headway.audit.runner import audit_model
 from headway.models.encoder import EncoderSpec
@@ -73,3 +73,10 @@ def test_pretrained_matrices_may_have_any_scale(monkeypatch):
 def test_a_plain_recurrent_net_can_learn(kind: str):
     changes = (f"model.mixer={kind}", *CHAIN, "training.optimizer.learning_rate=1e-2")
     assert alarms(*changes, audits=(initial_loss, one_batch)) == []
+
+
+def test_a_loss_that_each_step_lowers_is_still_falling():
+    steep = [2 + 2.5 * 0.88**k for k in range(31)]  # then slower, but without a halt
+    assert _Attempt([*steep, *(steep[-1] - 0.01 * k for k in range(1, 11))]).is_falling
+    assert not _Attempt([*steep, *(steep[-1] - 0.01 * (k + 2 * (k % 2)) for k in range(1, 11))]).is_falling
+    assert not _Attempt([*steep, *(steep[-1] - 0.001 * k for k in range(1, 11))]).is_falling
