@@ -14,8 +14,8 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
     """Loss and gradient do not jump, gradients are not all clipped, and the loss also falls at the highest rate.
 
     A jump is a step whose loss is 10 % above the median of the 51 steps around it, or whose gradient norm is 3 times
-    their median, and that is also, on a logarithmic scale, 8 times as far off as half of them and 3 times as far off as
-    nine in ten (a translator's batches of short pairs may all have a higher loss than the others). Jumps at one in a
+    their median, and that is also, on a logarithmic scale, 8 times as far off as half of them and 2.5 times as far off
+    as nine in ten (a translator's batches of short pairs may all have a higher loss than the others). Jumps at one in a
     hundred steps (at least three, after the first tenth of the training, and while the loss is above a tenth of the
     first; below that, every row not yet learnt is a jump) are a warning. So is clipping at 95 % of the steps, with a
     median norm of more than five times the limit: then training.clip, and not the learning rate, decides the step
@@ -99,7 +99,7 @@ def _spikes(values: np.ndarray, factor: float) -> np.ndarray:
     logarithms = np.log(np.maximum(values, 1e-30))
     above = logarithms - _around(logarithms)
     usual, largest_usual = _around(np.abs(above)), _around(np.abs(above), 0.9)
-    return (above > 8 * usual) & (above > 3 * largest_usual) & (above > math.log(factor))
+    return (above > 8 * usual) & (above > 2.5 * largest_usual) & (above > math.log(factor))
 
 
 def _around(values: np.ndarray, quantile: float = 0.5, width: int = 51) -> np.ndarray:
