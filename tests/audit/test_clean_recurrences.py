@@ -1,10 +1,14 @@
 """No audit fails, and none warns, on recurrences and hybrids that have no fault; and their faults are found."""
 
-import pytest
-from examined import OF_WEIGHTS, examine
+from dataclasses import replace
 
-from headway.audit.models.learning import initial_loss, one_batch
+import pytest
+from examined import OF_WEIGHTS, examine, fresh
+
+from headway.audit.models.learning import _Attempt, initial_loss, one_batch
+from headway.audit.models.recurrences import recurrences
 from headway.audit.runner import audit_model
+from headway.models.encoder import EncoderSpec
 
 CHAIN = ("model.norm=none", "model.feedforward=none", "model.positions=none")
 DECODERS = {
@@ -49,7 +53,30 @@ def test_no_alarm_on_recurrences_fresh_or_trained(changes: tuple[str, ...]):
     assert alarms(*changes, steps=8) == []
 
 
+def test_pretrained_matrices_may_have_any_scale(monkeypatch):
+    probe = examine("model.kind=classifier", *SMALL, *ENCODERS["two ways"])
+
+    def fine_tuned():
+        model = fresh(probe.recipe)
+        for name, p in model.named_parameters():
+            p.data *= 1.5 if name.endswith(("along.input.weight", "along.recurrent")) else 1
+        return model
+
+    started = replace(probe, fresh=fine_tuned)
+    drawn = [one.what for one in recurrences(started) if one.off > 0.1]
+    assert len(drawn) == 4 and all("the initial scale" in what for what in drawn)  # two matrices in each of two layers
+    monkeypatch.setattr(EncoderSpec, "starts_random", False)
+    assert max(one.off for one in recurrences(started)) < 1e-3
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "mingru"])
 def test_a_plain_recurrent_net_can_learn(kind: str):
     changes = (f"model.mixer={kind}", *CHAIN, "training.optimizer.learning_rate=1e-2")
     assert alarms(*changes, audits=(initial_loss, one_batch)) == []
+
+
+def test_a_loss_that_each_step_lowers_is_still_falling():
+    steep = [2 + 2.5 * 0.88**k for k in range(31)]  # then slower, but without a halt
+    assert _Attempt([*steep, *(steep[-1] - 0.01 * k for k in range(1, 11))]).is_falling
+    assert not _Attempt([*steep, *(steep[-1] - 0.01 * (k + 2 * (k % 2)) for k in range(1, 11))]).is_falling
+    assert not _Attempt([*steep, *(steep[-1] - 0.001 * k for k in range(1, 11))]).is_falling

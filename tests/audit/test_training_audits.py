@@ -136,6 +136,18 @@ def test_divergence_is_told_from_a_spike():
     assert diverged.check(ended) == ("fail", None, "diverged at step 51: the loss is no longer finite", "diverged")
 
 
+def test_a_run_that_starts_where_it_can_get_no_further_has_not_diverged():
+    """Such as fine-tuning or continuing on the same data: three noisy steps say little about where it began."""
+    noises = [np.random.default_rng(seed).normal(size=200) for seed in range(100)]
+    for level, std in ((3.0, 0.05), (0.3, 0.08), (2.0, 0.1)):
+        drawn = [curve(np.abs(level + std * one), noise=0.0, chance=max(0.69, level)) for one in noises]
+        assert sum(diverged.check(one).verdict == "fail" for one in drawn) <= 3
+    worse = [np.where(STEPS[:200] < 40, 0.05, 0.3) + 0.04 * np.abs(one) for one in noises[:10]]
+    assert all(diverged.check(curve(one, noise=0.0, chance=0.69)).verdict == "fail" for one in worse)
+    jumps = [np.where(STEPS[:200] < 4, 2.2, 4 + 2 * one) for one in noises[:10]]  # noisy, because the rate is too high
+    assert all(diverged.check(curve(one, noise=0.0, chance=2.2)).verdict == "fail" for one in jumps)
+
+
 def test_a_model_at_the_level_of_frequencies_has_failed_to_train_and_did_not_overfit():
     """Case C4: called overfitted, with a train loss that never fell."""
     stuck = curve(falling(3.2), falling(3.2) + 0.02, post_norm=True, warms_up=False)
@@ -327,6 +339,18 @@ def test_nothing_is_promised_below_zero():
     nearly = np.maximum(4.5 * np.exp(-10 * STEPS / 1000), 1.8e-4)
     outcome = still_improving.check(curve(nearly, noise=0.0, chance=None, counting=None))
     assert outcome.verdict == "pass"
+
+
+def test_the_last_steps_of_a_short_noisy_run_are_no_jumps():
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(size=100)
+        noisy = curve(falling()[::10] * np.exp(0.2 * noise), noise=0.0)
+        assert learning_rate_too_high.check(noisy).verdict == "pass"
+
+
+def test_batches_of_short_pairs_that_are_all_harder_are_no_jumps():
+    kinds = np.random.default_rng(0).choice([1.0, 1.5, 2.2], size=1000, p=[0.8, 0.15, 0.05])
+    assert learning_rate_too_high.check(curve(falling() * kinds, noise=0.02)).verdict == "pass"
 
 
 def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():

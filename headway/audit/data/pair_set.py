@@ -27,7 +27,7 @@ class PairSet:
 
     @cached_property
     def normalised(self) -> dict[str, list[tuple[str, str]]]:
-        return {split: [(normalise(s), normalise(t)) for s, t in pairs] for split, pairs in self.pairs.items()}
+        return {split: [(_normalised(s), _normalised(t)) for s, t in pairs] for split, pairs in self.pairs.items()}
 
     @cached_property
     def sources(self) -> RowSet:
@@ -37,3 +37,8 @@ class PairSet:
     def rows(self) -> RowSet:
         """Both sides of a pair as one text."""
         return RowSet({split: [f"{s}\t{t}" for s, t in pairs] for split, pairs in self.pairs.items()})
+
+
+def _normalised(text: str) -> str:
+    """As `normalise`, but a text without any word, such as ((())) or 🙂, is kept: others must not count as equal."""
+    return normalise(text) or " ".join(text.split())

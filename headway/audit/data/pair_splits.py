@@ -30,6 +30,7 @@ OTHER_TEXT = 0.1
 0.16 in shapes."""
 MIN_PAIRS = 100
 AT_ONE_LENGTH = 0.05
+MIN_CUT_LETTERS, MIN_CUT_WORDS = 20, 4
 MAX_LOG_RATIO = float(np.log(1.25))
 
 
@@ -82,17 +83,19 @@ def cut_sides(data: PairSet) -> Outcome:
 
     Texts were truncated if many have exactly the maximum length although their counterparts are longer than usual: the
     audit searches for a side, in words or in characters, with 5 % of its texts at its maximum length, whose
-    counterparts are 25 % longer than usual in proportion. It also compares the median ratio of lengths of each held-out
-    split with that of train: honest splits differ by at most 6 %. More than 25 % is a warning; more than 50 %, or
-    truncated texts, a failure: a side was truncated, or its columns are wrong.
+    counterparts are 25 % longer than usual in proportion. A maximum of less than 4 words or 20 characters is ignored:
+    sums of two numbers often have one length. The audit also compares the usual ratio of lengths of each held-out split
+    with that of train: honest splits differ by at most 6 %. More than 25 % is a warning; more than 50 %, or truncated
+    texts, a failure: a side was truncated, or its columns are wrong.
     """
     off, says = 0.0, "no side is truncated, and all splits have the same ratio of lengths"
     letters = {split: _lengths(pairs, len) for split, pairs in data.pairs.items()}
     of_train = _ratio(letters["train"]) if "train" in letters else None
     for split, pairs in data.pairs.items():
-        for what, lengths in (("letters", letters[split]), ("words", _lengths(pairs, lambda text: len(text.split())))):
+        words = _lengths(pairs, lambda text: len(text.split()))
+        for what, lengths, shortest in (("letters", letters[split], MIN_CUT_LETTERS), ("words", words, MIN_CUT_WORDS)):
             for k, side in enumerate(SIDES):
-                if (share := _share_cut(lengths[:, k], lengths[:, 1 - k])) is not None:
+                if (share := _share_cut(lengths[:, k], lengths[:, 1 - k], shortest)) is not None:
                     most = int(lengths[:, k].max())
                     truncated = f"{share:.0%} of the {side}s of {split} have {most} {what}, and none has more"
                     return failed(share, f"{truncated}: they were truncated")
@@ -169,9 +172,10 @@ def _lengths(pairs: Sequence[tuple[str, str]], measure: Callable[[str], int]) ->
     return np.array([[measure(s), measure(t)] for s, t in pairs if s and t], dtype=np.int64).reshape(-1, 2)
 
 
-def _share_cut(ours: np.ndarray, theirs: np.ndarray) -> float | None:
-    """The share of texts with the maximum length if their counterparts are longer than usual; otherwise None."""
-    if len(ours) < MIN_PAIRS or ours.max() < 4:
+def _share_cut(ours: np.ndarray, theirs: np.ndarray, shortest: int) -> float | None:
+    """The share of texts with the maximum length if their counterparts are longer than usual; otherwise None, as for a
+    maximum below `shortest`."""
+    if len(ours) < MIN_PAIRS or ours.max() < shortest:
         return None
     cut = ours == ours.max()
     if not cut.mean() > AT_ONE_LENGTH or (~cut).sum() < MIN_ROWS:
@@ -181,9 +185,11 @@ def _share_cut(ours: np.ndarray, theirs: np.ndarray) -> float | None:
 
 
 def _ratio(letters: np.ndarray) -> float | None:
-    """The logarithm of the median ratio of target to source length, over pairs with more than ten characters."""
+    """The logarithm of the usual ratio of target to source length, over pairs with more than ten characters: the mean
+    of the middle half, since the median of short answers, such as yes and no, may be either."""
     letters = letters[letters.max(1) > 10] if len(letters) else letters
-    return float(np.median(np.log(letters[:, 1] / letters[:, 0]))) if len(letters) >= MIN_ROWS else None
+    ratios, quarter = np.sort(np.log(letters[:, 1] / letters[:, 0])), len(letters) // 4
+    return float(ratios[quarter : len(ratios) - quarter].mean()) if len(ratios) >= MIN_ROWS else None
 
 
 OF_SOURCES = (seen_rows_nearly, shared_rows, repeated_rows)

@@ -14,7 +14,8 @@ from headway.audit.data.near_copies import Bags, NearCopies, evenly, near_copies
 
 SAMPLE = 1000
 """How many rows of train are compared with the rest, to see how many near copies are usual for this kind of data."""
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+|[-+*/^%=<>×÷−](?=\s*\d)")
+"""A word, or an operator before a number: 3 + 4 and 3 - 4 differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class RowSet:
 
 
 def normalise(row: str) -> str:
-    """The words only: case-folded, in NFKC, without punctuation, separated by single blanks."""
+    """The words and operators before numbers, case-folded, in NFKC, without punctuation, separated by single blanks."""
     return " ".join(words_of(row))
 
 

@@ -146,7 +146,8 @@ def repeated_rows(data: RowSet) -> Outcome:
         if effective < share:
             worst, share = split, effective
         said.append(f"the {n:,} rows of {split} are effectively {effective * n:,.0f} different ones")
-    again = 1 - len(set(train)) / len(train) if train else 0.0
+    with_words = [text for text in train if text]
+    again = (len(with_words) - len(set(with_words))) / len(train) if train else 0.0
     if again > 0.3:
         said.append(f"{again:.0%} of the rows of train repeat another row, and count as often")
     if not said:

@@ -35,7 +35,7 @@ class Compared(NamedTuple):
 
 
 def recurrences(probe: Probe) -> Iterator[Compared]:
-    """Compare all recurrences that have a definition, in both modes, and their initial weights."""
+    """Compare all recurrences that have a definition, in both modes, and their initial weights if they are random."""
     layers = {name: one for name, one in probe.model.named_modules() if isinstance(one, Recurrence)}
     known = {name: one for name, one in layers.items() if one.spec.kind in definitions.RECURRENCES}
 
@@ -44,7 +44,7 @@ def recurrences(probe: Probe) -> Iterator[Compared]:
 
     for mode, found in probe.in_both_modes(compared).items():
         yield from (one if mode == "evaluation" else Compared(f"{one.what} in training", one.off) for one in found)
-    for name, module in probe.fresh().named_modules() if known else ():
+    for name, module in probe.fresh().named_modules() if known and probe.recipe.model.starts_random else ():
         for way, direction in _directions(module) if name in known else ():
             yield from _initial_weights(f"{name}.{way}", module, direction)
 

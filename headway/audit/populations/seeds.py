@@ -26,6 +26,8 @@ from headway.training.update import Update
 
 TAKEN_AGAIN = 3
 """Number of training steps that are repeated."""
+ENOUGH_ROWS = 6
+"""Number of different rows from which on two seeds hardly ever read the same batches by chance."""
 MAX_COSINE = 0.1
 """Maximum cosine between a checkpoint and the initial weights of another seed; by chance it is about a hundredth."""
 
@@ -41,15 +43,15 @@ def seeds_apart(members: SideBySide) -> Outcome:
 
     In the population and alone, a seed must give the same initial weights and the same batches (of the first two steps
     and of the first in the second epoch), bit for bit; other seeds must give other weights, and other batches where
-    batches are random at all. The runs are checked, too: the recorded loss of the first step must be what this seed has
-    at its first step (within a thousandth; 2 % if training computed in bf16), and no two seeds may have recorded the
-    same losses. The next two steps are repeated with the learning rate and optimizer of their recipe: their losses may
-    be off by a thousandth (if training computed in float32, at rates up to 0.03). Finally, the checkpoint must not be
-    correlated with the initial weights of another seed: a cosine above 0.1 that is more than half of that with its own
-    is a failure. In populations of more than four, "alone" means in two groups, where each replica has other
-    neighbours, and one of each group by itself. If it fails, several seeds are one run several times, in part or as a
-    whole, and no interval over them is valid: look for a list of seeds, rates or checkpoints that is off by one, and
-    for anything that is copied between replicas.
+    batches are random at all and have at least six different rows. The runs are checked, too: the recorded loss of the
+    first step must be what this seed has at its first step (within a thousandth; 2 % if training computed in bf16), and
+    no two seeds may have recorded the same losses. The next two steps are repeated with the learning rate and optimizer
+    of their recipe: their losses may be off by a thousandth (if training computed in float32, at rates up to 0.03).
+    Finally, the checkpoint must not be correlated with the initial weights of another seed: a cosine above 0.1 that is
+    more than half of that with its own is a failure. In populations of more than four, "alone" means in two groups,
+    where each replica has other neighbours, and one of each group by itself. If it fails, several seeds are one run
+    several times, in part or as a whole, and no interval over them is valid: look for a list of seeds, rates or
+    checkpoints that is off by one, and for anything that is copied between replicas.
     """
     fresh, sampler = members.model(members.all, trained=False), members.sampler
     read = {step: sampler.at(step).inputs for step in (0, 1, sampler.steps_per_epoch)}
@@ -60,7 +62,7 @@ def seeds_apart(members: SideBySide) -> Outcome:
     for some in [*groups, *alone]:
         if (problem := _problem_of(members, some, population)) is not None:
             return failed(None, problem)
-    if (problem := _alike(members, population.begins, read[0], curves) or _wrong_start(members, fresh)) is not None:
+    if (problem := _alike(members, population) or _wrong_start(members, fresh)) is not None:
         return failed(None, problem)
     return passed(None, "weights, data and the first loss of each replica are those of its seed")
 
@@ -196,23 +198,31 @@ def _is_near(then: float, now: float, within: float) -> bool:
 # --- what two share, and should not ----------------------------------------------------------------------------------
 
 
-def _alike(members: SideBySide, begins: Tensor, read: Tensor, curves: Sequence[Sequence[RecordedLoss]]) -> str | None:
-    """A sentence if replicas of different seeds have the same initial weights, first batch or losses."""
+def _alike(members: SideBySide, population: _Population) -> str | None:
+    """A sentence if replicas of different seeds have the same initial weights, batches or losses."""
     drawn = getattr(getattr(members.recipes[0].data, "batches", None), "by_seed", False)
-    written = [[line.loss for line in curve] for curve in curves]
+    begins, batches = population.begins, list(population.read.values())
+    written = [[line.loss for line in curve] for curve in population.curves]
     # Only pairs with equal sums are compared in full, because the number of pairs grows quadratically.
-    sums, read_sums = (own.flatten(1).sum(1, dtype=torch.float64).tolist() for own in (begins, read))
+    sums, read_sums = (own.flatten(1).sum(1, dtype=torch.float64).tolist() for own in (begins, batches[0]))
     for a, b in combinations(members.all, 2):
         if members.seeds[a] == members.seeds[b]:
             continue
         both = f"seeds {members.seeds[a]} and {members.seeds[b]} have"
         if sums[a] == sums[b] and torch.equal(begins[a], begins[b]):
             return f"{both} the same starting weights"
-        if drawn and read_sums[a] == read_sums[b] and torch.equal(read[a], read[b]):
+        same = drawn and read_sums[a] == read_sums[b] and all(torch.equal(read[a], read[b]) for read in batches)
+        if same and _differ([read[a] for read in batches]):
             return f"{both} the same data"
         if written[a] and written[a] == written[b]:
             return f"{both} written down the same {len(written[a]):,} losses"
     return None
+
+
+def _differ(batches: Sequence[Tensor]) -> bool:
+    """Whether these batches have so many different rows that another seed would read them in another order."""
+    different = {tuple(row) for batch in batches for row in batch.flatten(1).tolist()}
+    return len(different) >= min(ENOUGH_ROWS, sum(map(len, batches)))
 
 
 class _Correlations(NamedTuple):

@@ -14,15 +14,16 @@ def learning_rate_too_high(curve: TrainingCurve) -> Outcome:
     """Loss and gradient do not jump, gradients are not all clipped, and the loss also falls at the highest rate.
 
     A jump is a step whose loss is 10 % above the median of the 51 steps around it, or whose gradient norm is 3 times
-    their median, and that is also, on a logarithmic scale, 8 times as far off as usual. Jumps at one in a hundred steps
-    (at least three, after the first tenth of the training, and while the loss is above a tenth of the first; below
-    that, every row not yet learnt is a jump) are a warning. So is clipping at 95 % of the steps, with a median norm of
-    more than five times the limit: then training.clip, and not the learning rate, decides the step length. So is a loss
-    that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 % afterwards. (A good run
-    of a small model has no jumps; half of its gradients may be clipped, to two thirds.) Lower the learning rate by a
-    factor of 3 to 10, or lengthen the warm-up. This cannot find a rate that is slightly too high, so that training is
-    merely slower; only a run at another rate shows that. If the loss is below a twentieth of the first, on held-out
-    data as on train, no other rate could gain much, and there is no warning.
+    their median, and that is also, on a logarithmic scale, 8 times as far off as half of them and 2.5 times as far off
+    as nine in ten (a translator's batches of short pairs may all have a higher loss than the others). Jumps at one in a
+    hundred steps (at least three, after the first tenth of the training, and while the loss is above a tenth of the
+    first; below that, every row not yet learnt is a jump) are a warning. So is clipping at 95 % of the steps, with a
+    median norm of more than five times the limit: then training.clip, and not the learning rate, decides the step
+    length. So is a loss that does not fall (by 0.5 %) while the rate is above 70 % of its highest, and falls by 2 %
+    afterwards. (A good run of a small model has no jumps; half of its gradients may be clipped, to two thirds.) Lower
+    the learning rate by a factor of 3 to 10, or lengthen the warm-up. This cannot find a rate that is slightly too
+    high, so that training is merely slower; only a run at another rate shows that. If the loss is below a twentieth of
+    the first, on held-out data as on train, no other rate could gain much, and there is no warning.
     """
     needs(curve, FEWEST_STEPS)
     settled = curve.share_of_steps(0.1)
@@ -97,15 +98,17 @@ def _spikes(values: np.ndarray, factor: float) -> np.ndarray:
     measured in factors, too: the losses of a classifier that is sure of most rows differ by powers of ten."""
     logarithms = np.log(np.maximum(values, 1e-30))
     above = logarithms - _around(logarithms)
-    return (above > 8 * _around(np.abs(above))) & (above > math.log(factor))
+    usual, largest_usual = _around(np.abs(above)), _around(np.abs(above), 0.9)
+    return (above > 8 * usual) & (above > 2.5 * largest_usual) & (above > math.log(factor))
 
 
-def _around(values: np.ndarray, width: int = 51) -> np.ndarray:
-    """The running median."""
+def _around(values: np.ndarray, quantile: float = 0.5, width: int = 51) -> np.ndarray:
+    """The running median, or another quantile. Beyond the ends, values are mirrored: if the last one were repeated, it
+    would be the median."""
     half = min(width, len(values)) // 2
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="edge"), 2 * half + 1)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="reflect"), 2 * half + 1)
     some = range(0, len(values), 10_000)  # in pieces: a million steps at once would take 400 MB
-    return np.concatenate([np.median(around[first : first + 10_000], axis=1) for first in some])
+    return np.concatenate([np.quantile(around[first : first + 10_000], quantile, axis=1) for first in some])
 
 
 ABOUT_THE_RATE = (learning_rate_too_high, clipped)

@@ -66,8 +66,10 @@ def diverged(curve: TrainingCurve) -> Outcome:
     lost more than half of what it had gained; or if it ended more than 5 % above the loss of the first three steps; or
     if it ended above that of the very first step, and above twice the loss of the baseline that ignores the input (with
     a rate far too high, the second step is already far above the first). The lowest and the last loss are medians over
-    a tenth of the training, so a spike does not count, and the rise must exceed three times the scatter of the medians
-    over a thirtieth, because few rows and few steps are noisy. Lower the learning rate, or lengthen the warm-up.
+    a tenth of the training, so a spike does not count, and the rise must exceed four times the scatter of the medians
+    over a thirtieth, because few rows and few steps are noisy. Unless it is also 50 % above the baseline, the loss must
+    end two standard deviations of a single step above the first three: a run that starts from trained weights may have
+    nothing left to gain. Lower the learning rate, or lengthen the warm-up.
     """
     if curve.ended and curve.ended.is_diverged:
         return failed(None, str(curve.ended), "diverged")
@@ -78,11 +80,13 @@ def diverged(curve: TrainingCurve) -> Outcome:
     sentence = (
         f"the train loss began at {curve.first:.3g}, was {lowest:.3g} at its lowest, and ended at {curve.last:.3g}"
     )
-    if curve.last > 1.05 * curve.first:
+    of_a_step = 1.05 * float(np.median(np.abs(np.diff(curve.losses))))  # the first loss is that of three single steps
+    is_far_from_chance = curve.chance is not None and curve.last > 1.5 * curve.chance
+    if curve.last > 1.05 * curve.first and (is_far_from_chance or curve.last - curve.first > 2 * of_a_step):
         return failed(curve.last - curve.first, f"{sentence}: it ended above where it began")
     if curve.chance is not None and curve.last > max(2 * curve.chance, at_first := float(curve.losses[0])):
         return failed(curve.last - at_first, f"{sentence}: it ended above the {at_first:.3g} of its first batch")
-    if given_back > gained / 2 and given_back > max(LITTLE * lowest, 3 * scatter):
+    if given_back > gained / 2 and given_back > max(LITTLE * lowest, 4 * scatter):
         return failed(given_back, f"{sentence}: more than half of the gain was lost again")
     return passed(given_back, sentence)
 
