@@ -124,9 +124,9 @@ export async function plane(page, root, part) {
     }
     const missed = `${short(100 * found.error)} % of the attention is in the wrong place`;
     const told = {
-      reached: part === "query" ? `There is such a query: ${missed}.` : `There is such a key: ${missed}.`,
-      impossible: part === "query" ? "There is no such query: the mixture shown has the same mean key and is more even." : `There is no such key; with the best one, ${missed}.`,
-      undecided: `Not decided: with the best found, ${missed}.`, unrepresentable: "There is a query, but float64 has too few digits for it.",
+      reached: `A ${part} exists: ${missed}.`,
+      impossible: part === "query" ? "No query exists: the mixture shown has the same mean key and higher entropy." : `No key exists; with the best one, ${missed}.`,
+      undecided: `Neither found nor ruled out; with the best one found, ${missed}.`, unrepresentable: `A ${part} exists, but float64 has too few digits to represent it.`,
     }[found.verdict];
     put(verdict, h("b", { class: found.verdict === "reached" ? "good" : found.verdict === "impossible" ? "bad" : "doubt" }, found.verdict), ` ${told}`);
     drawing.dataset.verdict = found.verdict;
