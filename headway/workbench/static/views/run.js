@@ -16,7 +16,7 @@ export async function show(page) {
   const logarithmic = h("input", { type: "checkbox", checked: page.query.has("log"), onchange: () => { page.put({ log: logarithmic.checked ? "1" : null }); draw(); } });
   const kicker = h("p", { class: "kicker" }, h("a", { href: "/runs" }, "Runs"), " / ", h("bdi", {}, name));
   put(page.root, kicker, h("h1", {}, h("bdi", {}, short), " ", standing), facts, actions,
-    h("div", { class: "tools" }, h("label", {}, "smoothed", smooth), h("label", {}, logarithmic, "logarithmic")),
+    h("div", { class: "tools" }, h("label", {}, "smoothing", smooth), h("label", {}, logarithmic, "log scale")),
     plots.loss.root, plots.loss.legend, h("div", { class: "columns" }, h("div", {}, h("h3", {}, "gradient norm"), plots.norm.root), h("div", {}, h("h3", {}, "learning rate"), plots.rate.root)),
     scores, audits, samples, recipe, rest);
 
