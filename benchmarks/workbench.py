@@ -228,7 +228,7 @@ def maps_on_screen(folder: Path) -> dict[str, Any]:
                 text = (f"The size of the file, number {k}. " * 20)[:tokens]
                 page.evaluate("document.querySelector('.side').dataset.milliseconds = ''")
                 core = sum(map(_cpu, lookers))
-                page.get_by_label("The sentence that is read").fill(text)
+                page.get_by_label("Sentence", exact=True).fill(text)
                 page.wait_for_selector(".side:not([data-milliseconds=''])", timeout=120_000)
                 cores.append(sum(map(_cpu, lookers)) - core)
                 seconds.append(int(page.locator(".side").get_attribute("data-milliseconds") or 0) / 1000)

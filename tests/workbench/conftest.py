@@ -13,6 +13,7 @@ def chromium():
     if program is None:
         pytest.skip("no chromium is installed")
     with playwright.sync_playwright() as tool:
+        playwright.expect.set_options(timeout=20_000)  # the first answer about a model waits until torch is imported
         browser = tool.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()

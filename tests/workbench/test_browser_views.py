@@ -280,7 +280,7 @@ def test_keys_are_dragged_and_the_answer_follows(page):
 
 def test_a_key_a_convolution_and_a_matrix(page):
     page.goto("/solve/key?key=2")
-    expect(page.locator(".verdict")).to_contain_text("There is such a key")
+    expect(page.locator(".verdict")).to_contain_text("A key exists")
     page.get_by_role("link", name="A convolution").click()
     page.get_by_label("Taps").fill("1, 0, -1")
     expect(page.locator(".matrix")).to_have_count(2)  # the negative tap has a head of its own

@@ -22,7 +22,7 @@ from headway.experiment.train import train
 from headway.run.folder import open_run
 from headway.workbench.bench import Bench
 from headway.workbench.looking import kept
-from headway.workbench.looking.frames import pack, unpack
+from headway.workbench.looking.frames import half, pack, unpack
 from headway.workbench.looking.pictures import brought
 from headway.workbench.looking.subject import SMALL, Subject
 
@@ -64,6 +64,12 @@ def test_every_array_begins_where_a_browser_can_read_it():
     frame = pack({"name": "Zoë"}, {"a": np.zeros(3, np.uint8), "b": np.zeros(5, np.float32)})
     length = int.from_bytes(frame[:4], "little")
     assert (4 + length) % 8 == 0 and len(frame) % 8 == 0
+
+
+def test_only_weights_of_exactly_zero_are_blank():
+    found = half(np.array([0, 1e-12, 1e-8, 0.25, 1], np.float32))
+    assert found.dtype == np.float16 and (found > 0).tolist() == [False, True, True, True, True]
+    assert found[3:].tolist() == [0.25, 1]
 
 
 def test_maps_are_those_of_headway_look(folder):

@@ -16,7 +16,7 @@ from headway.study.design.measures import Segments, Sliding
 from headway.study.results.ensembles import kept
 from headway.study.results.evidence import column
 from headway.study.results.results import Results
-from headway.study.verdicts.wording import amount, large, plain
+from headway.study.verdicts.wording import amount, large, listed, plain
 
 MAX_SCORES = 3
 """How many scores fit in the first table; the others go into a second one."""
@@ -102,7 +102,7 @@ def scores_table(results: Results) -> Table:
     rows += _cheap(results, scores, ["", "", "", ""])
     notes = [f"{score}: {results.label(score)}." for score in scores]
     ratios = [score for score in scores if metric_of(score).is_ratio]
-    how = f"Student's t; means of {' and '.join(ratios)} are geometric" if ratios else "Student's t"
+    how = f"Student's t; means of {listed(ratios)} are geometric" if ratios else "Student's t"
     caption = f"Each arm: mean over seeds with 95 % confidence interval ({how})"
     caption += ", and the cost of one run" + ("; baselines below" if rows[-1].beside else "")
     return Table(caption, ["arm", *scores, "seeds", "parameters", "FLOPs", "seconds"], rows, notes)

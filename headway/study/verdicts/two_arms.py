@@ -152,7 +152,10 @@ class TwoArms(Analysis):
 
     def _sentence(self, outcome: Outcome, facts: Mapping[str, Any], family: Family) -> str:
         assert self.contrast is not None and self.p is not None
-        arm, than, count = *self.arms, seeds(len(self.contrast.seeds))
+        arm, than = self.arms
+        count = seeds(len(self.contrast.seeds))
+        if not self.contrast.paired:
+            count = " and ".join(str(len(column.values)) for column in self.columns) + " seeds"
         if outcome != "not distinguishable":
             in_units = "relative" in facts and not is_beyond_units(facts)
             share = f" ({percent(abs(facts['relative']))})" if in_units else ""

@@ -19,7 +19,7 @@ from headway.data.images.pictures import open_image
 from headway.run.folder import Run
 from headway.scoring.pictures.matching import Shown
 from headway.tasks.abilities import MatchesPictures
-from headway.workbench.looking.frames import pack
+from headway.workbench.looking.frames import half, pack
 
 FIRST = "valid:0"
 """The first picture of a page. It is not from test, since looks at test are counted."""
@@ -82,4 +82,4 @@ def brought(picture: str) -> Shown:
 
 
 def _half(weights: Tensor) -> np.ndarray:
-    return weights.to(torch.float16).cpu().numpy()
+    return half(weights.float().numpy(force=True))

@@ -27,7 +27,7 @@ from headway.look.token_losses import Losing, each_switched_off, switched_off
 from headway.nn.mixer import Mixer
 from headway.run.folder import open_run
 from headway.tasks.abilities import Classifies, Draw, FillsIn, MatchesPictures, Translates, Writes
-from headway.workbench.looking.frames import pack
+from headway.workbench.looking.frames import half, pack
 from headway.workbench.looking.pictures import FIRST, PictureDesk
 
 SMALL = 96
@@ -140,7 +140,9 @@ class Subject:
             raise UserError(f"{self.run.name} has no attention in layer {layer} of '{stack}'")
         if not 0 <= head < len(layers[layer]):
             raise UserError(f"{self.run.name} has no head {head} in layer {layer}")
-        return pack({"stack": stack, "layer": layer, "head": head}, {"map": _half(layers[layer][head])})
+        return pack(
+            {"stack": stack, "layer": layer, "head": head}, {"map": half(layers[layer][head].float().numpy(force=True))}
+        )
 
     def rollout(self, text: str, layer: int | None = None) -> bytes:
         self._look(text)
@@ -153,7 +155,7 @@ class Subject:
         kept = [weights for number, weights in stack.layers.items() if number <= last]
         if not kept:
             raise UserError(f"{self.run.name} has no attention up to layer {last}")
-        return pack({"stack": stack.name, "layer": last}, {"map": _half(rollout(kept))})
+        return pack({"stack": stack.name, "layer": last}, {"map": half(rollout(kept).float().numpy(force=True))})
 
     def _look(self, text: str) -> None:
         if text == self._text:
@@ -240,7 +242,7 @@ class Subject:
             "size_is": said.size_is,
             "what": said.what,
         }
-        return pack(header, {"map": _half(found.shares)})
+        return pack(header, {"map": half(found.shares.float().numpy(force=True))})
 
     def _losing_on(self, text: str) -> Losing:
         _check(text)
@@ -297,10 +299,6 @@ def _bytes(weights: Tensor) -> np.ndarray:
     """Square roots as bytes, as in the colour scale; weights above zero stay visible."""
     found = (weights.float().clamp(0, 1).sqrt() * 255).round()
     return torch.where((weights > 0) & (found == 0), 1.0, found).to(torch.uint8).numpy()
-
-
-def _half(weights: Tensor) -> np.ndarray:
-    return weights.to(torch.float16).cpu().numpy()
 
 
 def _finite(value: float | None) -> float | None:

@@ -89,6 +89,9 @@ export function command(text) {
 
 export const badge = (word, kind) => h("span", { class: `status ${kind ?? ""}` }, word);
 
+/** A verdict's sentence without its outcome, for a text that shows the outcome as a badge. */
+export const withoutOutcome = (outcome, sentence) => (sentence.startsWith(`${outcome}: `) ? sentence.slice(outcome.length + 2) : sentence);
+
 /** A message about what is being loaded. */
 export const doing = (words) => h("p", { class: "doing", role: "status" }, `${words} …`);
 

@@ -1,7 +1,7 @@
 // A started job: its state, its output if it fails, and the verdict as soon as there is one.
 
 import { get, named } from "../api.js";
-import { badge, h, put, trouble } from "../dom.js";
+import { badge, h, put, trouble, withoutOutcome } from "../dom.js";
 
 const EVERY = 2000; // milliseconds
 
@@ -32,7 +32,7 @@ export function started(job, signal) {
     const found = await get(`/api/results/${named(job.study)}`, signal);
     const left = Object.keys(found.missing).length, done = Object.keys(found.runs).length;
     put(verdicts, h("p", { class: "note" }, `${done} of ${done + left} runs have ended${left ? "; verdicts may still change" : ""}.`),
-      found.verdicts.map((one) => h("p", { class: "read verdict" }, badge(one.outcome, { better: "good", worse: "bad" }[one.outcome] ?? "doubt"), ` ${one.sentence}`)));
+      found.verdicts.map((one) => h("p", { class: "read verdict" }, badge(one.outcome, { better: "good", worse: "bad" }[one.outcome] ?? "doubt"), ` ${withoutOutcome(one.outcome, one.sentence)}`)));
   }
   look();
   return element;

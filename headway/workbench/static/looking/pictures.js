@@ -46,7 +46,7 @@ function chooser(side) {
   addEventListener("paste", (event) => { if (event.clipboardData?.files.length) bring(event.clipboardData.files[0]); }, options);
   const element = h("p", { class: "controls" },
     h("label", {}, "Picture ", name), h("button", { type: "button", "aria-label": "Previous picture", onclick: step(-1) }, "‹"), h("button", { type: "button", "aria-label": "Next picture", onclick: step(1) }, "›"),
-    h("label", { class: "own" }, "or your own: ", file), h("span", { class: "note" }, "choose, drop or paste it; it is only sent to this server, and is not part of the address"));
+    h("label", { class: "own" }, "or your own: ", file), h("span", { class: "note" }, "choose, drop or paste it; it is sent only to this server and is not part of the URL"));
   return { element, name, file, said: h("div", { class: "matched" }) };
 }
 

@@ -44,10 +44,10 @@ const choice = (page, name, label, values) => ({ label, initial: values[0], inpu
 export function constructions(page, root) {
   const fields = {
     what: choice(page, "what", "Construct", ["convolution", "shift", "mean-pool", "max-pool"]),
-    taps: field(page, "taps", "Taps", "1, 2, 1"), places: field(page, "places", "Shift, or window", "3", 4),
+    taps: field(page, "taps", "Taps", "1, 2, 1"), places: field(page, "places", "Shift or window size", "3", 4),
     centre: field(page, "centre", "Centre", "", 4), tokens: field(page, "tokens", "Tokens", "12", 4),
   };
-  const intro = "An attention layer whose queries and keys are zero, and whose biases depend only on the distance, is a convolution. Shown are this layer's derivation and its attention weights.";
+  const intro = "An attention layer whose queries and keys are zero, and whose biases depend only on the distance, is a convolution. Below are its derivation and its attention weights.";
   return answering(page, root, intro, fields, async ({ what, taps, places, centre, tokens }) => {
     for (const name of ["taps", "centre"]) fields[name].input.parentElement.hidden = name === "taps" ? what !== "convolution" : what === "shift";
     fields.places.input.parentElement.hidden = what === "convolution";

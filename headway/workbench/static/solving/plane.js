@@ -110,12 +110,15 @@ export async function plane(page, root, part) {
       if (found.certificate) {
         // Σ w k = Σ μ k: another mixture of keys with the same mean. Lines go from that mean to the keys of the mixture.
         const mean = [0, 1].map((axis) => found.keys.reduce((sum, key, k) => sum + found.wanted[k] * key[axis], 0)), [x, y] = at(mean);
+        const labels = [];
         found.certificate.mixture.forEach((share, k) => {
           if (share < 0.002) return;
           const [u, v] = at(found.keys[k]);
           layers.mixture.append(s("line", { x1: x, y1: y, x2: u, y2: v, "stroke-width": 1 + 8 * share }));
-          if (Math.hypot(u - x, v - y) > 40) layers.mixture.append(s("text", { x: (x + u) / 2 + 8, y: (y + v) / 2 - 8 }, `${(100 * share).toFixed(0)} %`));
+          const long = Math.hypot(u - x, v - y), aside = 16; // pixels between a line and its label
+          if (long > 40) labels.push(s("text", { class: "share", x: (x + u) / 2 + (aside * (v - y)) / long, y: (y + v) / 2 - (aside * (u - x)) / long + 4 }, `${(100 * share).toFixed(0)} %`));
         });
+        layers.mixture.append(...labels);
       }
       regions(found.keys);
     } else {
@@ -124,9 +127,9 @@ export async function plane(page, root, part) {
     }
     const missed = `${short(100 * found.error)} % of the attention is in the wrong place`;
     const told = {
-      reached: part === "query" ? `There is such a query: ${missed}.` : `There is such a key: ${missed}.`,
-      impossible: part === "query" ? "There is no such query: the mixture shown has the same mean key and is more even." : `There is no such key; with the best one, ${missed}.`,
-      undecided: `Not decided: with the best found, ${missed}.`, unrepresentable: "There is a query, but float64 has too few digits for it.",
+      reached: `A ${part} exists: ${missed}.`,
+      impossible: part === "query" ? "No query exists: the mixture shown has the same mean key and higher entropy." : `No key exists; with the best one, ${missed}.`,
+      undecided: `Neither found nor ruled out; with the best one found, ${missed}.`, unrepresentable: `A ${part} exists, but float64 has too few digits to represent it.`,
     }[found.verdict];
     put(verdict, h("b", { class: found.verdict === "reached" ? "good" : found.verdict === "impossible" ? "bad" : "doubt" }, found.verdict), ` ${told}`);
     drawing.dataset.verdict = found.verdict;

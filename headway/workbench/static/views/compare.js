@@ -14,7 +14,7 @@ export async function show(page) {
   const logarithmic = h("input", { type: "checkbox", checked: page.query.has("log"), onchange: () => { page.put({ log: logarithmic.checked ? "1" : null }); draw(); } });
   const differences = h("div", { class: "scroll" });
   put(page.root, h("p", { class: "kicker" }, h("a", { href: `/runs?${query({ pick: names })}` }, "Runs")), h("h1", {}, `${names.length} runs together`),
-    h("div", { class: "tools" }, h("label", {}, "curve", columns), h("label", {}, "smoothed", smooth), h("label", {}, logarithmic, "logarithmic")),
+    h("div", { class: "tools" }, h("label", {}, "curve", columns), h("label", {}, "smoothing", smooth), h("label", {}, logarithmic, "log scale")),
     plot.root, legend, h("h2", {}, "Differences between their recipes"), differences);
 
   function draw() {

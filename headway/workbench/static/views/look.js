@@ -16,7 +16,7 @@ const SHOWS = { head: "one head", rollout: "rollout: product over layers", gradi
 
 export async function show(page) {
   page.title(page.name ? `Look into ${page.name}` : "Look");
-  put(page.root, h("h1", {}, "Look"), doing(page.name ? `Opening ${page.name}` : "Looking for runs"));
+  put(page.root, h("h1", {}, "Look"), doing(page.name ? `Opening ${page.name}` : "Loading runs"));
   const [{ runs, at }] = await Promise.all([get("/api/table", page.signal), styles("/static/looking/look.css"), colours()]);
   if (!page.name) return choose(page, runs, at);
   const names = runs.toSorted(newest).map((row) => row.name);

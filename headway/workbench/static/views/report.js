@@ -10,6 +10,6 @@ export async function show(page) {
   const known = studies.find(({ name }) => name === page.name);
   if (!known?.report) throw new Error(`${page.name} has no report yet`);
   put(page.root, h("p", { class: "kicker" }, h("a", { href: "/studies" }, "Studies"), " / ", known.exercise ? page.name : h("a", { href: `/study/${named(page.name)}` }, page.name), " / report · ",
-    h("a", { href: `/api/report/${named(page.name)}`, target: "_blank", rel: "noopener" }, "open alone, for printing")),
+    h("a", { href: `/api/report/${named(page.name)}`, target: "_blank", rel: "noopener" }, "open in a new tab, for printing")),
   h("iframe", { class: "report", src: `/api/report/${named(page.name)}`, title: `Report: ${known.title}`, sandbox: "" }));
 }

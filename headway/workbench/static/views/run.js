@@ -16,7 +16,7 @@ export async function show(page) {
   const logarithmic = h("input", { type: "checkbox", checked: page.query.has("log"), onchange: () => { page.put({ log: logarithmic.checked ? "1" : null }); draw(); } });
   const kicker = h("p", { class: "kicker" }, h("a", { href: "/runs" }, "Runs"), " / ", h("bdi", {}, name));
   put(page.root, kicker, h("h1", {}, h("bdi", {}, short), " ", standing), facts, actions,
-    h("div", { class: "tools" }, h("label", {}, "smoothed", smooth), h("label", {}, logarithmic, "logarithmic")),
+    h("div", { class: "tools" }, h("label", {}, "smoothing", smooth), h("label", {}, logarithmic, "log scale")),
     plots.loss.root, plots.loss.legend, h("div", { class: "columns" }, h("div", {}, h("h3", {}, "gradient norm"), plots.norm.root), h("div", {}, h("h3", {}, "learning rate"), plots.rate.root)),
     scores, audits, samples, recipe, rest);
 
@@ -96,7 +96,7 @@ export async function show(page) {
       const { base, keys } = await get(`/api/difference/${named(name)}`, page.signal);
       const count = Object.keys(keys).length;
       recipe.querySelector("h2").after(h("p", { class: "note" }, count ? `${count} key${count > 1 ? "s differ" : " differs"} from the packaged recipe ${base}: ` : `The same as the packaged recipe ${base}.`,
-        Object.entries(keys).map(([key, [was, is]], k) => [k ? ", " : "", h("code", {}, `${key} ${is ?? "none"}`), ` (there: ${was ?? "none"})`])));
+        Object.entries(keys).map(([key, [was, is]], k) => [k ? ", " : "", h("code", {}, `${key} ${is ?? "none"}`), ` (packaged: ${was ?? "none"})`])));
       for (const row of recipe.querySelectorAll("tr[data-key]")) if (row.dataset.key in keys) row.classList.add("differs");
     } catch { /* it started from the user's own file, which may be gone */ }
   }
@@ -134,7 +134,7 @@ function sampled(name, signal) {
 
 function scored({ scores, audits, word }) {
   const entries = Object.entries(scores), whole_ = entries.filter(([key]) => key.split(".").length < 3), parts = entries.filter(([key]) => key.split(".").length >= 3);
-  if (!entries.length) return [h("h2", {}, "Scores"), h("p", { class: "note" }, word === "running" ? "Scores are shown when training and audits have finished." : "There are none.")];
+  if (!entries.length) return [h("h2", {}, "Scores"), h("p", { class: "note" }, word === "running" ? "Scores are shown when training and audits have finished." : "This run has no scores.")];
   const lines = whole_.map(([key, score]) => {
     const cheap = audits.baselines.filter((one) => one.name === key).map((one) => `${one.method} ${number(one.value)}`);
     return [h("dt", {}, number(score.value)), h("dd", {}, score.label,

@@ -53,7 +53,7 @@ export async function show(page) {
     h("h1", {}, "Runs"),
     h("div", { class: "tools" }, filter, h("label", {}, "group by", group), h("span", { class: "spread" }), count),
     list, tray);
-  const reading = doing("Looking for runs");
+  const reading = doing("Loading runs");
   list.after(reading);
 
   // --- filtering, sorting and grouping

@@ -18,7 +18,7 @@ export async function show(page) {
   const chosen = PARTS[page.name] ? page.name : "query", root = h("div", { class: "part" });
   page.title(`Solve: ${PARTS[chosen][0].toLowerCase()}`);
   put(page.root, h("h1", {}, "Solve: attention by construction"),
-    h("nav", { class: "parts", "aria-label": "What is solved" }, Object.entries(PARTS).map(([name, [label]]) =>
+    h("nav", { class: "parts", "aria-label": "What to solve for" }, Object.entries(PARTS).map(([name, [label]]) =>
       h("a", { href: `/solve/${name}`, "aria-current": name === chosen ? "page" : null }, label))), root);
   await PARTS[chosen][1](page, root);
 }

@@ -25,7 +25,7 @@ function line({ name, title, exercise, running, runs, ended, failed, outcomes, r
   return h("article", { class: "card" },
     h("h3", {}, h("a", { href: exercise ? `/report/${named(name)}` : `/study/${named(name)}` }, title)),
     h("div", { class: "tools" }, h("code", { class: "note" }, name),
-      exercise ? h("span", { class: "note" }, "worked out") : h("span", {}, h("span", { class: `bar ${running ? "live" : ""}`, "aria-hidden": "true" }, h("i", { style: { width: `${100 * share}%` } })), `${ended} of ${runs} runs`),
+      exercise ? h("span", { class: "note" }, "exercise, no training") : h("span", {}, h("span", { class: `bar ${running ? "live" : ""}`, "aria-hidden": "true" }, h("i", { style: { width: `${100 * share}%` } })), `${ended} of ${runs} runs`),
       running && badge("running", "live"), failed > 0 && badge(`${failed} failed`, "bad"),
       [...counted].map(([one, times]) => badge(times > 1 ? `${times} × ${one}` : one, KINDS_OF_VERDICTS[one])),
       h("span", { class: "spread" }), report && h("a", { href: `/report/${named(name)}` }, "report"), h("span", { class: "note" }, ago(changed * 1000))));

@@ -1,7 +1,7 @@
 // One study: a grid of arms and seeds, verdicts as soon as there are any, the report at the end; stop and resume.
 
 import { get, named, post, watch } from "../api.js";
-import { badge, command, doing, drawn, duration, h, number, put, trouble, whole } from "../dom.js";
+import { badge, command, doing, drawn, duration, h, number, put, trouble, whole, withoutOutcome } from "../dom.js";
 import { href, kindOf } from "./runs.js";
 
 export const KINDS_OF_VERDICTS = { better: "good", best: "good", "in order": "good", holds: "good", worse: "bad", "does not hold": "bad", "not in order": "bad", "not comparable": "bad" };
@@ -98,7 +98,7 @@ function cellOf(cell) {
 function verdict({ question, outcome, sentence, notes, effect, interval, unit, method, p_corrected: p }, mark, early) {
   const numbers = effect === null || !interval ? null : h("p", { class: "note" }, [`${effect > 0 ? "+" : ""}${number(effect)} [${number(interval[0])}, ${number(interval[1])}] ${unit}`, p !== null && `p ${number(p)}, corrected`, method].filter(Boolean).join(" · "));
   return h("div", { class: "verdict" }, mark && h("div", { class: "interval" }, drawn(mark), h("span", {}, "worse"), h("span", {}, "better")),
-    h("p", { class: "note" }, question.words), h("p", { class: "read" }, badge(outcome, KINDS_OF_VERDICTS[outcome] ?? "doubt"), early && [" ", badge("early", "doubt")], " ", sentence), numbers,
+    h("p", { class: "note" }, question.words), h("p", { class: "read" }, badge(outcome, KINDS_OF_VERDICTS[outcome] ?? "doubt"), early && [" ", badge("early", "doubt")], " ", withoutOutcome(outcome, sentence)), numbers,
     notes.length > 0 && h("details", {}, h("summary", {}, `${notes.length} note${notes.length > 1 ? "s" : ""}`), h("ul", { class: "note" }, notes.map((note) => h("li", {}, note)))));
 }
 
