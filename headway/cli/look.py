@@ -99,6 +99,7 @@ def look(
         terminal.show(picture)
         if picture.table is not None:
             printing.show_table(picture.table.columns, picture.table.rows)
+            printing.show_note(picture.table.note)
     else:
         for note in picture.notes:
             print(note, file=sys.stderr)

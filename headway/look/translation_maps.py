@@ -94,7 +94,7 @@ class TranslationMaps:
 
     @property
     def notes(self) -> list[str]:
-        kernel = f"{self.title}: kernel and weights·values differ by at most {self.largest_difference:.1e}"
+        kernel = f"{self.title}: the kernel's output and weights·values differ by at most {self.largest_difference:.1e}"
         return [kernel, *self.sentence.warnings]
 
     def table(self) -> PictureTable:
