@@ -73,6 +73,7 @@ def look(
             print(note, file=sys.stdout if out is None else sys.stderr)
         if out is None:
             printing.show_table(page.table.columns, page.table.rows)
+            printing.show_note(page.table.note)
         else:
             print(out)
         return

@@ -179,15 +179,16 @@ def show_explanation(audit: Audit) -> None:
 
 
 def show_runs(runs: Sequence[ListedRun]) -> None:
-    rows, headlines = [], {}
-    for run in runs:
-        headline = run.headline or headline_of(RunRecord(run.folder))
-        headlines[METRICS[headline].heading if headline in METRICS else headline] = True
+    rows, headlines = [], [run.headline or headline_of(RunRecord(run.folder)) for run in runs]
+    headings = [METRICS[headline].heading if headline in METRICS else headline for headline in headlines]
+    same = len(set(headings)) <= 1
+    for run, headline, heading in zip(runs, headlines, headings, strict=True):
         named = {parsed(name): value for name, value in (run.scores or {}).items()}
         shown = [f"{n.split} {number(v)}" for n, v in named.items() if n.metric == headline and v is not None]
         assert run.state is not None  # damaged runs are listed elsewhere
-        rows.append([run.name, str(run.state), f"{run.state.step:,}", ", ".join(shown)])
-    show_table(["run", "status", "steps", " or ".join(headlines)], rows)
+        what = "" if same or not shown else f"{heading}: "
+        rows.append([run.name, str(run.state), f"{run.state.step:,}", what + ", ".join(shown)])
+    show_table(["run", "status", "steps", headings[0] if headings and same else "scores"], rows)
 
 
 def show_sentence(
