@@ -213,7 +213,8 @@ def find_audit(name: str, audits: Sequence[Audit]) -> Audit:
     """The audit of that name."""
     found = next((one for one in audits if one.name == name), None)
     if found is None:
-        raise UserError(f"there is no audit '{name}'{did_you_mean(name, [one.name for one in audits])}")
+        hint = did_you_mean(name, [one.name for one in audits]) or "; `headway audit RUN` lists them"
+        raise UserError(f"there is no audit '{name}'{hint}")
     return found
 
 

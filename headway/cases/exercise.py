@@ -173,7 +173,7 @@ def reach_table(rows: Sequence[Reach]) -> Table:
         )
         for before, row in zip([None, *rows], rows, strict=False)
     ]
-    return Table(caption, ["", "of", "instances", "as reported", "Headway", "best possible"], cells)
+    return Table(caption, ["", "kind of instance", "instances", "as reported", "Headway", "best possible"], cells)
 
 
 def _details(finding: ExerciseFinding) -> dict[str, Any]:

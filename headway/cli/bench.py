@@ -29,3 +29,4 @@ def bench(
     else:
         for name in dict.fromkeys(f["size"] for f in figures):
             print("\n".join([name, *bars([f for f in figures if f["size"] == name])]))
+        print("R: replicas, trained together as one population; tokens/s: of all of them")

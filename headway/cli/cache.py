@@ -37,10 +37,19 @@ def cache(
     elif clear:
         print(f"{len(some):,} entries removed from {where}: {byte_size(freed)}")
     else:
-        old = {True: "", False: " (outdated)"}
+        kinds: dict[str, list[kept.Entry]] = {}
+        for one in some:
+            kinds.setdefault(one.kind, []).append(one)
+        sizes = {kind: sum(one.size for one in same) for kind, same in kinds.items()}
         rows = [
-            [byte_size(one.size), f"{(now - one.used) / 86400:.1f}", one.path.name + old[one.is_current]]
-            for one in some
+            [
+                kind,
+                f"{len(kinds[kind]):,}",
+                byte_size(sizes[kind]),
+                f"{(now - max(o.used for o in kinds[kind])) / 86400:.1f}",
+            ]
+            for kind in sorted(kinds, key=lambda kind: -sizes[kind])
         ]
-        printing.show_table(["size", "days unused", "entry"], rows)
+        if rows:
+            printing.show_table(["what", "entries", "size", "days unused"], rows)
         print(f"{len(some):,} entries, {byte_size(sum(one.size for one in some))} in {where}")

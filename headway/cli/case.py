@@ -1,5 +1,6 @@
 """`headway cases` and `headway case ID`: reproduce reported experiments and exercises."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +38,7 @@ def cases(
     else:
         rows = [[name, one["title"], one["quick"]] for name, one in found.items()]
         show_table(["case", "question", "--quick takes"], rows)
+        print("headway case ID --quick reproduces one; without --quick: the full size", file=sys.stderr)
 
 
 def case(

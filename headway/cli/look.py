@@ -73,6 +73,7 @@ def look(
             print(note, file=sys.stdout if out is None else sys.stderr)
         if out is None:
             printing.show_table(page.table.columns, page.table.rows)
+            printing.show_note(page.table.note)
         else:
             print(out)
         return
@@ -99,6 +100,7 @@ def look(
         terminal.show(picture)
         if picture.table is not None:
             printing.show_table(picture.table.columns, picture.table.rows)
+            printing.show_note(picture.table.note)
     else:
         for note in picture.notes:
             print(note, file=sys.stderr)

@@ -145,6 +145,10 @@ def _show(found: "Matched", top: int) -> None:
         for k, p in enumerate(found.cosines[:, c].argsort(descending=True, stable=True)[:top].tolist())
     ]
     printing.show_table(["caption", "best pictures", *columns], rows)
+    printing.show_note(
+        "softmax: the probability among all captions of a picture, or all pictures of a caption; "
+        "CLIPScore: 2.5 · max(cosine, 0)"
+    )
 
 
 def _show_classes(names: list[str], found: "Zeroshot", top: int) -> None:
@@ -224,7 +228,8 @@ def _page(found: "Matched", played: "list[Played] | None", target: int | None) -
         for one in played or []
     ]
     P, C = found.cosines.shape
-    how = f"{P} pictures, {C} captions · softmax scale {found.matcher.scale:.3g} · CLIPScore = 2.5 · max(cosine, 0)"
+    how = f"{P} picture{'s' * (P > 1)}, {C} caption{'s' * (C > 1)} · softmax scale {found.matcher.scale:.3g}"
+    how += " · CLIPScore = 2.5 · max(cosine, 0)"
     return MatchPage(
         f"Pictures and captions, matched by {found.matcher.name}",
         how,

@@ -32,7 +32,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console = Console(highlight=False)
     numeric = [bool(rows) and all(row[k][:1].isdigit() for row in rows if row[k]) for k in range(len(columns))]
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
-    if len(rows) > MAX_WRAPPED_ROWS or not (console.is_terminal or "COLUMNS" in os.environ):
+    if len(rows) > MAX_WRAPPED_ROWS or not _is_wrapped():
         _show_unwrapped([columns, *rows], widths, numeric)
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
@@ -45,6 +45,16 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))  # as Text: in a string, [brackets] would be markup
     console.print(table)
+
+
+def show_note(text: str) -> None:
+    """Print what the columns of a table mean, below it."""
+    if text:
+        Console(highlight=False, soft_wrap=not _is_wrapped()).print(Text(text, style="dim"))
+
+
+def _is_wrapped() -> bool:
+    return Console().is_terminal or "COLUMNS" in os.environ
 
 
 def _show_unwrapped(lines: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> None:
@@ -98,6 +108,8 @@ def show_parts(split: str, scores: Sequence[Score]) -> None:
     taken_for = [f"→{k}" for k in range(1, len(counts) + 1)] if few else []
     print()
     show_table([split, *(["texts"] if counts else []), *metrics, *taken_for], rows)
+    if few and counted is not None:
+        show_note("→1, →2 …: how many texts of this class were assigned to class 1, 2 …")
 
 
 def show_probabilities(chances: dict[str, float]) -> None:
@@ -167,15 +179,16 @@ def show_explanation(audit: Audit) -> None:
 
 
 def show_runs(runs: Sequence[ListedRun]) -> None:
-    rows, headlines = [], {}
-    for run in runs:
-        headline = run.headline or headline_of(RunRecord(run.folder))
-        headlines[METRICS[headline].heading if headline in METRICS else headline] = True
+    rows, headlines = [], [run.headline or headline_of(RunRecord(run.folder)) for run in runs]
+    headings = [METRICS[headline].heading if headline in METRICS else headline for headline in headlines]
+    same = len(set(headings)) <= 1
+    for run, headline, heading in zip(runs, headlines, headings, strict=True):
         named = {parsed(name): value for name, value in (run.scores or {}).items()}
         shown = [f"{n.split} {number(v)}" for n, v in named.items() if n.metric == headline and v is not None]
         assert run.state is not None  # damaged runs are listed elsewhere
-        rows.append([run.name, str(run.state), f"{run.state.step:,}", ", ".join(shown)])
-    show_table(["run", "status", "steps", " or ".join(headlines)], rows)
+        what = "" if same or not shown else f"{heading}: "
+        rows.append([run.name, str(run.state), f"{run.state.step:,}", what + ", ".join(shown)])
+    show_table(["run", "status", "steps", headings[0] if headings and same else "scores"], rows)
 
 
 def show_sentence(
@@ -189,7 +202,8 @@ def show_sentence(
         line.append("" if piece.endswith("\n") or len(piece) <= 1 else " ")
     console.print(line)
     console.print()
-    console.print(Text.assemble("nats  ", *[(f" {n} ", _colour(float(n))) for n in (0, 2, 4, 6, 8, 10)]))
+    if console.color_system:
+        console.print(Text.assemble("nats  ", *[(f" {n} ", _colour(float(n))) for n in (0, 2, 4, 6, 8, 10)]))
     table_rows = [[p, "–" if n is None else f"{n:.2f}"] for p, n in zip(scored.pieces, scored.nats, strict=True)]
     if len(table_rows) <= 80:
         show_table(["token", "nats"], table_rows)

@@ -1,5 +1,6 @@
 """`headway recipe NAME` and `headway recipes`: print a recipe, and list the packaged ones."""
 
+import sys
 from typing import Annotated
 
 from headway.cli.options import A_RECIPE, AsJson, Changes, Trust, With, print_json, use_plugins
@@ -35,3 +36,6 @@ def recipes(as_json: AsJson = False) -> None:
         print_json("recipes", {"recipes": lines})
     else:
         printing.show_table(["recipe", "description"], [[name, line] for name, line in lines.items()])
+        print(
+            "headway recipe NAME prints one with a comment for every key; headway train NAME trains it", file=sys.stderr
+        )

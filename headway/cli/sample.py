@@ -12,7 +12,7 @@ from headway.cli.options import A_RUN, AsJson, RunsFolder, Trust, Which, With, p
 
 def sample(
     run: Annotated[str, A_RUN],
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "\n",
+    prompt: Annotated[str, typer.Option(help="The text to continue.", show_default="a line break")] = "\n",
     tokens: Annotated[int, typer.Option(help="How many tokens to generate.", min=1)] = 200,
     temperature: Annotated[float, typer.Option(help="0 = greedy, 1 = the model's probabilities.", min=0)] = 0.8,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens only.", min=1)] = None,
@@ -41,7 +41,8 @@ def sample(
             found = {"run": str(opened.folder), "prompt": prompt, "text": texts[0], "note": None, "texts": texts}
             print_json("sample", found)
         else:
-            print("\n\n".join(texts))
+            for number, text in enumerate(texts, 1):
+                print(f"── {number} of {count} ──\n{text}")
         return
     show: Callable[[str], Any] = (lambda piece: None) if as_json else _print_now
     text, note = sample_text(opened, prompt, how, checkpoint, show)

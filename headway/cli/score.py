@@ -153,6 +153,7 @@ def _show_lengths(page: "LengthPage", out: Path | None, as_json: bool) -> None:
         print(*runs)
         columns, rows = columns[1:], [row[1:] for row in rows]
     printing.show_table(columns, rows)
+    printing.show_note(page.table.note)
     if out is not None:
         print(out)
 

@@ -39,7 +39,7 @@ def show_plan(plan: Plan) -> None:
         for name, arm in plan.arms.items()
     ]
     show_table(["arm", "parameters", "steps", "tokens", "FLOPs", "time per run"], rows)
-    shapes = f"{len(plan.populations)} shape{'s' * (len(plan.populations) > 1)}"
+    shapes = f"{len(plan.populations)} model shape{'s' * (len(plan.populations) > 1)}"
     processes, gpus = plan.workforce.processes, plan.workforce.gpus
     if gpus:
         most = max(population.at_once for population in plan.populations)

@@ -31,7 +31,10 @@ def translate(
         Path | None, typer.Option("--out", "-o", help="With --split: write a TSV table here.", metavar="FILE")
     ] = None,
     beam: Annotated[int | None, typer.Option(help="Beam width; default: as in the recipe's scoring.")] = None,
-    nbest: Annotated[int, typer.Option(help="Print this many translations of each text.", min=1)] = 1,
+    nbest: Annotated[
+        int,
+        typer.Option(help="Print this many translations of each text, with its number, the rank and the score.", min=1),
+    ] = 1,
     length_penalty: Annotated[
         float | None, typer.Option(help="Length penalty of beam search; 0 favours short translations.", min=0)
     ] = None,

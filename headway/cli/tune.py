@@ -86,11 +86,15 @@ def tune(
         [
             key,
             f"{value:.4g}" if isinstance(value, float) else str(value),
-            f"{found.importance[key]:.2f}" if key in found.importance else "?",
+            f"{found.importance[key]:.2f}" if key in found.importance else "–",
         ]
         for key, value in found.suggested.items()
     ]
+    from headway.tuning.report import MIN_TRIALS
+
     printing.show_table(["searched", "best", "importance"], rows)
+    share = "importance: the share of the score's variance over all trials that a key explains alone"
+    printing.show_note(share if found.importance else f"{share}; estimated from {MIN_TRIALS} finished trials on")
     counts = ", ".join(f"{count} {state}" for state, count in found.trials.items())
     print(f"\n{decides} {number(found.value)} ({found.best.name}; trials: {counts})")
     tested = decides.replace(parsed(decides).split, "test", 1)

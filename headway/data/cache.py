@@ -82,8 +82,28 @@ class Entry(NamedTuple):
         """Whether this version of Headway uses it."""
         return not self.path.name.startswith("corpus-")
 
+    @property
+    def kind(self) -> str:
+        """What the entry holds, for people."""
+        home, name = self.path.parent, self.path.name.lstrip(".")
+        if home != folder():
+            model = re.sub("-[0-9a-f]{8,}-.+", "", name)
+            return {"trained": f"model {model}", "runs": "index of runs"}.get(home.name, home.name)
+        known = next((said for start, said in _KINDS.items() if name.startswith(start)), "")
+        return known or re.sub("-[0-9a-f]{16,}.*", "", name)
+
 
 _HOMES = {"trained": r".+-[0-9a-f]{8,}-.+", "runs": r"[0-9a-f]{16,}\.json", "workbench": r"[0-9a-f]{16,}\.json"}
+_KINDS = {
+    "text-": "tokenised text",
+    "pairs-": "tokenised sentence pairs",
+    "labelled-": "tokenised labelled texts",
+    "pictures-": "pictures with tokenised captions",
+    "evidence-": "results of data audits",
+    "kernel-": "comparisons of kernels",
+    "compiled": "compiled models",
+    "corpus-": "outdated",
+}
 _OURS = re.compile(r"\.?[a-z]+(-[a-z]+)*-[0-9a-f]{16,}(\..*)?|compiled")
 """The names of entries; the cache folder may hold other files too."""
 

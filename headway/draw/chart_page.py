@@ -182,4 +182,5 @@ def _table(table: PictureTable | None) -> str:
         return ""
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     rows = "\n".join("<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>" for row in table.rows)
-    return f"<table><tr>{head}</tr>\n{rows}\n</table>"
+    note = f"\n<p>{escape(table.note)}</p>" if table.note else ""
+    return f"<table><tr>{head}</tr>\n{rows}\n</table>{note}"

@@ -39,6 +39,8 @@ class Grid:
 class PictureTable:
     columns: list[str]
     rows: list[list[str]]
+    note: str = ""
+    """What the columns mean, shown below the table."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,7 +95,12 @@ class LengthPage:
                 means = {way: statistics.mean(getattr(seed[k], way) for seed in arm.seeds) for way in arm.ways}
                 shown = [f"{means[way]:.4f}" if way in means else "–" for way in WAYS]
                 rows.append([arm.name, str(score.length), *shown, f"{means['apart'] - means['sliding']:+.4f}"])
-        return PictureTable(["run", "length", *WAYS.values(), "early tokens"], rows)
+        note = (
+            "segments apart: each read on its own; sliding: overlapping windows, so that every token has context; "
+            "state carried: one stream, for models that carry a state; early tokens: apart minus sliding, the cost of "
+            "the tokens at the start of a segment, which have little context"
+        )
+        return PictureTable(["run", "length", *WAYS.values(), "early tokens"], rows, note)
 
     def as_json(self) -> dict[str, Any]:
         arms = [

@@ -15,6 +15,12 @@ from headway.look.gradient_rows import GradientRows
 
 TABLE_DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """The distances in the table."""
+NOTE = (
+    "Norms by distance in tokens. loss: the gradient of the loss at the embedding so far back; embedded, "
+    "layers.k.stream: of the last layer's output, at the input of a layer; a recurrence: of its state, at its earlier "
+    "state; below 1 %: the distance from which on less than 1 % of the norm at distance 1 is left."
+)
+"""What the columns of the table mean."""
 FROM_T, FROM_END = "distance t − s", "distance from the end of the source"
 """Labels of the x axis."""
 
@@ -175,7 +181,7 @@ class FlowPage:
         for name, what, curve in lines:
             values = [_shown(curve.middle[n]) if n < len(curve.middle) else "" for n in told]
             rows.append([name, what, *values, _one_percent(curve.middle)])
-        return PictureTable(["run", "what", *(f"at {n}" for n in told), "1 % is left"], rows)
+        return PictureTable(["run", "what", *(f"at {n}" for n in told), "below 1 %"], rows, NOTE)
 
     def as_json(self) -> dict[str, Any]:
         arms = [{"name": arm.name, "runs": [flow.as_json() for flow in arm.seeds]} for arm in self.arms]

@@ -22,6 +22,13 @@ from headway.look import head_statistics as of_maps
 from headway.look.reading import Sentence, check_room, passes, read
 from headway.nn.taps import tap_names, watch
 
+_COLUMNS = (
+    "Means over the queries that see more than one key. entropy: of the weights, in nats; of ln n: divided by its "
+    "maximum for n keys, so 100 % is uniform; distance: from query to key, in tokens; itself, first, previous: the "
+    "share of the weight on the query's own token, on the first token, on the token before the query"
+)
+_PADDING = "; padding: the share on padding, 0 unless a mask is wrong"
+
 TRUSTED = 1e-3  # float32 rounding stays far below this, a wrong mask far above
 
 
@@ -105,7 +112,7 @@ class Maps:
 
     @property
     def notes(self) -> list[str]:
-        kernel = f"{self.title}: kernel and weights·values differ by at most {self.largest_difference:.1e}"
+        kernel = f"{self.title}: the kernel's output and weights·values differ by at most {self.largest_difference:.1e}"
         if not self.largest_difference < TRUSTED:
             kernel += ", which is too much: these maps do not show what the kernel computed"
         return [kernel, *self.sentence.warnings]
@@ -128,7 +135,8 @@ class Maps:
                 shown = [percent(found[k]) if k in shares else finite(found[k]) for k in names if k in found]
                 rows.append([str(found["layer"]), str(found["head"]), *shown])
         columns = [name for k, name in names.items() if self.padding is not None or k != "on_padding"]
-        return PictureTable(["layer", "head", *columns], rows)
+        note = _COLUMNS + ("" if self.padding is None else _PADDING) + "."
+        return PictureTable(["layer", "head", *columns], rows, note)
 
     def as_json(self) -> dict[str, Any]:
         heads = []

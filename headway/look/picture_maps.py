@@ -158,7 +158,7 @@ def _rows(maps: dict[tuple[int, int], Tensor], make: Any) -> list[list[Panel]]:
     """A row of panels for each layer."""
     layers = sorted({layer for layer, _ in maps})
     return [
-        [make(f"layer {layer}, head {head}", shares) for (at, head), shares in maps.items() if at == layer]
+        [make(f"layer {layer} · head {head}", shares) for (at, head), shares in maps.items() if at == layer]
         for layer in layers
     ]
 

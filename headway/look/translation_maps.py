@@ -21,6 +21,7 @@ from headway.look.reading import Sentence
 from headway.models.translator import Translator
 from headway.nn.taps import tap_names, watch
 
+NOTE = "entropy of ln n: the entropy of the weights divided by its maximum for n keys, so 100 % is uniform."
 STACKS = {"encoder": "source to source", "cross": "translation to source", "decoder": "translation to its own past"}
 
 
@@ -94,7 +95,7 @@ class TranslationMaps:
 
     @property
     def notes(self) -> list[str]:
-        kernel = f"{self.title}: kernel and weights·values differ by at most {self.largest_difference:.1e}"
+        kernel = f"{self.title}: the kernel's output and weights·values differ by at most {self.largest_difference:.1e}"
         return [kernel, *self.sentence.warnings]
 
     def table(self) -> PictureTable:
@@ -103,7 +104,7 @@ class TranslationMaps:
             [found["stack"], str(found["layer"]), str(found["head"]), percent(found["entropy_share"])]
             for found in self.as_json()["heads"]
         ]
-        return PictureTable(["stack", "layer", "head", "entropy of ln n"], rows)
+        return PictureTable(["stack", "layer", "head", "entropy of ln n"], rows, NOTE)
 
     def as_json(self) -> dict[str, Any]:
         heads = [

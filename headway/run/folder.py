@@ -187,7 +187,11 @@ def open_run(name: str, runs: Path = Path("runs"), trust: bool = False) -> Run:
     folder = runs / name if (runs / name).is_dir() else Path(name)
     if not folder.is_dir():
         names = run_names(runs)
-        hint = did_you_mean(name, names) if names else f"; there are no runs in {runs} yet"
+        hint = (
+            did_you_mean(name, names)
+            if names
+            else f"; there are no runs in {runs} yet: train one with headway train RECIPE"
+        )
         raise UserError(f"there is no run '{name}'{hint}")
     if not (folder / "run.json").exists():
         raise UserError(f"{folder} is not a run folder: it has no run.json")

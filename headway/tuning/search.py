@@ -22,7 +22,7 @@ class Search:
     base: Recipe
     space: Space
     on: str
-    """The score that decides, on a dev split."""
+    """The score that decides, on a validation split."""
     pruning: Pruning = "median"
     grid: bool = False
     """Every combination, instead of Optuna's suggestions."""

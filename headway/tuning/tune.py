@@ -11,7 +11,7 @@
       result.json      a summary of all this
 
 Trials are requested in batches. Those that differ only in what replicas may differ in train as one population. A search
-that was killed resumes: finished trials are kept, started ones continued. All choices are made on dev, among models
+that was killed resumes: finished trials are kept, started ones continued. All choices are made on valid, among models
 that do not see the future; the best is scored on test once, at the end.
 """
 
@@ -270,7 +270,7 @@ def _scored_on_test(run: Run, folder: Path) -> tuple[dict[str, float], int]:
 
 def _notes(finished: int, looks: int) -> list[str]:
     picked = (
-        f"the score on dev is the best of {finished}, so it is optimistic"
+        f"this score is the best of {finished} trials, so it is optimistic"
         if finished > 1
         else "there was only one trial"
     )

@@ -229,8 +229,8 @@ def test_a_classifier_is_trained_scored_and_asked(headway, classifier):
 
 
 def test_runs_of_both_kinds_are_listed_together(headway, classifier):
-    listed = headway("runs").out
-    assert "perplexity per token or accuracy" in " ".join(listed.split()) and "valid 1.000" in listed
+    listed = " ".join(headway("runs").out.split())
+    assert "steps scores" in listed and "perplexity per token: valid" in listed and "accuracy: valid 1.000" in listed
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_terminal_gets_the_maps_and_the_numbers(look):
         "Attention of tiny",
         "layer 0 · head 1",
         "entropy  of ln n",
-        "kernel and weights·values differ by at most",
+        "the kernel's output and weights·values differ by at most",
     ):
         assert text in out
 

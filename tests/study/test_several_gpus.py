@@ -118,7 +118,9 @@ def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, 
     assert [(p.runs, p.at_once) for p in one.populations] == [(8, 8), (4, 4)]
     assert [(p.runs, p.at_once) for p in two.populations] == [(8, 4), (4, 2)]
     show_plan(two)
-    assert "2 shapes, as populations of up to 4 distributed over 2 GPUs, one process each" in capsys.readouterr().out
+    assert (
+        "2 model shapes, as populations of up to 4 distributed over 2 GPUs, one process each" in capsys.readouterr().out
+    )
 
 
 def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypatch, capsys):

@@ -36,7 +36,7 @@ def headway(workshop, tmp_path: Path, command_line, monkeypatch):
 def test_a_plan_says_what_a_study_takes_and_trains_nothing(headway):
     code, out, _ = headway("study", "plan", "positions.yaml", "--workers", "3")
     assert code == 0
-    assert "Do positions help?" in out and "4 runs: 2 shapes; 3 processes with one thread each" in out
+    assert "Do positions help?" in out and "4 runs: 2 model shapes; 3 processes with one thread each" in out
     assert "learned" in out and "parameters" in out
     assert not Path("studies").exists()
     _, out, _ = headway("study", "plan", "positions.yaml", "--json")

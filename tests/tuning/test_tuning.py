@@ -351,7 +351,7 @@ def test_from_the_command_line(workshop, tmp_path):
     assert found["trials"] == {"complete": 2} and found["test_scored"] == 0
     assert "no test split" in found["notes"][1]
     shown = CliRunner().invoke(app, words)
-    assert "importance" in shown.stdout and "best of 2, so it is optimistic" in shown.stdout
+    assert "importance" in shown.stdout and "best of 2 trials, so it is optimistic" in shown.stdout
 
 
 def test_mistakes_on_the_command_line(workshop):

@@ -85,7 +85,7 @@ def batches(reading: ReadInTraining) -> Outcome:
         if (1 - share) ** len(known) < CHANCE:
             sentence = f"the {where} of train ({share:.0%} of its {reading.size}) is never read"
             return failed(share, f"{sentence}: none of the {len(known)} rows that were looked up is from there")
-    whence = ", from all of it," if reading.everywhere else ""
+    whence = ", from all parts of it," if reading.everywhere else ""
     return passed(0, f"{len(known)} rows of {len(steps)} steps are from train{whence} and different at every step")
 
 

@@ -37,7 +37,8 @@ def repeated_text(data: TextSet) -> Outcome:
     share = shares[worst]
     usual = max(_repeated_elsewhere(*data.known[1:], piece) for piece in data.pieces)
     sentence = (
-        f"{share:.1%} of the {WINDOW}-word windows of {worst} occur in train; pieces of train have up to {usual:.1%}"
+        f"{share:.1%} of the {WINDOW}-word windows of {worst} occur in train; "
+        f"of pieces of train, up to {usual:.1%} occur in its rest"
     )
     if share > 0:
         sentence += f" (such as {data.excerpt(worst, int(data.repeated[worst].argmax()), WINDOW)})"
@@ -75,7 +76,9 @@ def nearly_repeated_text(data: TextSet) -> Outcome:
     sentence = f"{shares[worst]:.1%} of the {BLOCK}-word blocks of {worst} have a near copy in train"
     usual = data.usually_copied if shares[worst] > 0.01 else 0.0
     return _compared_with_usual(
-        shares[worst], usual, f"{sentence}; pieces of train have up to {usual:.1%}{example.get(worst, '')}"
+        shares[worst],
+        usual,
+        f"{sentence}; of pieces of train, up to {usual:.1%} have one in its rest{example.get(worst, '')}",
     )
 
 
@@ -95,7 +98,7 @@ def shared_text(data: TextSet) -> Outcome:
             found = near.which(len(starts))
             if len(starts) and found.mean() > share:
                 worst, share = split, float(found.mean())
-                sentence = f"{share:.1%} of the {BLOCK}-word blocks of {split} are in {other} too, or nearly"
+                sentence = f"{share:.1%} of the {BLOCK}-word blocks of {split} are also in {other}, exactly or nearly"
                 if found.any():
                     block, twin = near.clearest(found)
                     sentence += f" ({_both(data, split, int(starts[block]), other, twin)})"

@@ -213,9 +213,13 @@ def collapsed_answers(probe: OneOrMember) -> Outcome:
         raise DoesNotApply("these weights did not come from training by this recipe")
     probe.how.clueless(probe.model)  # raises DoesNotApply for models whose outputs are not a choice
     began, found = probe.share(_variation_before_and_now)
-    said = f"its outputs differ by {found:.2g} nats ({began:.2g} before training)"
+    at, where = (
+        ("at different positions", "at all positions")
+        if probe.how.per_token
+        else ("for different texts", "for all texts")
+    )
+    said = f"outputs {at} differ by {found:.2g} nats ({began:.2g} before training)"
     if found < SAME_OUTPUT and found < began / 10:
-        where = "at all positions" if probe.how.per_token else "for all texts"
         return failed(found, f"its output is the same {where}, whatever it reads: {said}", "same answer everywhere")
     return passed(found, said)
 

@@ -79,7 +79,7 @@ def underfitted(curve: TrainingCurve) -> Outcome:
     way = (curve.chance - curve.reached) / (curve.chance - curve.counting)
     sentence = (
         f"{way:.0%} of the way from {curve.chance_is} ({curve.chance:.3g}) to 5-grams ({curve.counting:.3g}): "
-        f"train {curve.last:.3g}, held out {curve.reached:.3g}"
+        f"train loss {curve.last:.3g}, held-out loss {curve.reached:.3g}"
     )
     close = curve.reached < 1.05 * curve.last
     return (warned if way < 0.5 and close else passed)(way, sentence)

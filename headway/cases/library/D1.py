@@ -90,10 +90,12 @@ def chain_keeps_to(instances: int, bound: Callable[[Sequence[Tensor]], list[Frac
             shares, certified = chains.shares, chains.certified
             lost += instances - certified
             of = f"width {width}, {depth} layers"
-            rows.append(Reach("within the bound", of, instances, "all", share(certified, instances), "all"))
-            rows.append(Reach("exactly 0", of, instances, "≥ 0", share(int((shares == 0).sum()), instances), "yes"))
+            rows.append(Reach("ReLU chain: within the bound", of, instances, "all", share(certified, instances), "all"))
+            rows.append(
+                Reach("ReLU chain: exactly 0", of, instances, "≥ 0", share(int((shares == 0).sum()), instances), "yes")
+            )
             met = f"{share(int((shares >= ATTAINED).sum()), instances)}{_between(shares)}"
-            rows.append(Reach("attains the bound", of, instances, "≤ 1", met, "yes"))
+            rows.append(Reach("ReLU chain: attains the bound", of, instances, "≤ 1", met, "yes"))
     rows.sort(key=lambda row: row.quantity, reverse=True)
     return Ruling(
         status="does not hold" if lost else "holds",
@@ -133,8 +135,8 @@ def rnn_keeps_to(instances: int, step: Fraction = SIGMOID.steepest * NORM) -> Ru
             certified, largest = chains.certified, float(chains.shares.max())
             lost, closest = lost + instances - certified, max(closest, largest)
             of = f"width {width}, n = {states}"
-            rows.append(Reach("within the bound", of, instances, "all", share(certified, instances), "all"))
-            rows.append(Reach("largest share of the bound", of, instances, "≤ 1", f"{largest:.3f}", "1"))
+            rows.append(Reach("RNN: within the bound", of, instances, "all", share(certified, instances), "all"))
+            rows.append(Reach("RNN: largest share of the bound", of, instances, "≤ 1", f"{largest:.3f}", "1"))
     rows.sort(key=lambda row: row.quantity, reverse=True)
     return Ruling(
         status="does not hold" if lost else "holds",
@@ -223,18 +225,18 @@ def others(instances: int) -> ExerciseFinding:
         return _running(lstm(weights, bias, torch.zeros(instances, 2 * width, dtype=torch.float64), given))
 
     found = {
-        "sigmoid, ‖W‖ = ¼": (plain(SIGMOID, 0.25), "1/16"),
-        "sigmoid, ‖W‖ = 4": (plain(SIGMOID, 4.0), "1"),
-        "ReLU, orthogonal": (plain(RELU, 1.0), "1"),
-        "tanh, orthogonal": (plain(TANH, 1.0), "1"),
-        "tanh, small inputs": (plain(TANH, 1.0, 0.1), "1"),
-        "LSTM, forget bias 1": (gated(1.0), "none"),
-        "LSTM, forget bias 5": (gated(5.0), "none"),
+        "sigmoid, ‖W‖ = ¼": (plain(SIGMOID, 0.25), "bound 1/16"),
+        "sigmoid, ‖W‖ = 4": (plain(SIGMOID, 4.0), "bound 1"),
+        "ReLU, orthogonal": (plain(RELU, 1.0), "bound 1"),
+        "tanh, orthogonal": (plain(TANH, 1.0), "bound 1"),
+        "tanh, small inputs": (plain(TANH, 1.0, 0.1), "bound 1"),
+        "LSTM, forget bias 1": (gated(1.0), "no bound"),
+        "LSTM, forget bias 5": (gated(5.0), "no bound"),
     }
     rows = []
     for name, (measured, bound) in found.items():
         factor = (measured[-1].median() / measured[0].median()).item() ** (1 / (steps - 1))
-        rows.append(Reach("factor per step", name, instances, "–", f"{factor:.3g}", f"bound {bound}"))
+        rows.append(Reach("factor per step", name, instances, "–", f"{factor:.3g}", bound))
     caption = (
         f"‖∂x_n/∂x_1‖ by n, in {instances} random recurrences of {width} units with Gaussian inputs: the median, and "
         "the band between the 10th and 90th percentile."

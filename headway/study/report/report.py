@@ -130,7 +130,7 @@ class Paper:
 
     @cached_property
     def audits(self) -> list[AuditLine]:
-        """Failed audits, then doubtful ones: one line per audit, with the arms concerned."""
+        """Failed audits, then warnings: one line per audit, with the arms concerned."""
         found: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
         for run in self.results.runs:
             for finding in run.audit.findings if run.audit else ():

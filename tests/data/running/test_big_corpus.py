@@ -185,6 +185,24 @@ def test_words_of_a_large_vocabulary_are_learnt_as_before():
         assert spec.learn(text)._meaning == [word.encode() for word in expected[: spec.size]]
 
 
+def test_the_cache_is_listed_by_kind(kept: Path, command_line):
+    where = kept / "cache"
+    sizes = {f"text-{'0a' * 16}": 3000, f"text-{'0b' * 16}": 2000, f"evidence-{'0c' * 16}": 10}
+    sizes |= {f"runs/{'0d' * 12}.json": 20, f"corpus-{'0e' * 16}": 30, "trained/small-bert-8b811ab4a1a7-0.1.0/w": 40}
+    for name, size in sizes.items():
+        (where / name).parent.mkdir(parents=True, exist_ok=True)
+        (where / name).write_bytes(b"." * size)
+    rows = [line.split("  ") for line in command_line("cache").out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows[1:-1]]
+    assert [row[:3] for row in cells] == [
+        ["tokenised text", "2", "5.0 kB"],
+        ["model small-bert", "1", "40 bytes"],
+        ["outdated", "1", "30 bytes"],
+        ["index of runs", "1", "20 bytes"],
+        ["results of data audits", "1", "10 bytes"],
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "seconds"), [("Char()", 60), ("Word()", 150), ("Byte()", 60)])
 def test_three_hundred_megabytes(tmp_path: Path, spec, seconds):
