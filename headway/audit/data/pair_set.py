@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from headway.audit.audit import DoesNotApply
-from headway.audit.data.row_set import RowSet, normalise
+from headway.audit.data.row_set import RowSet, held_out_of, normalise
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,10 +19,7 @@ class PairSet:
 
     @property
     def held_out(self) -> list[str]:
-        found = [split for split in self.pairs if split != "train" and self.pairs[split]]
-        if not found or not self.pairs.get("train"):
-            raise DoesNotApply("there is no split other than train to compare with")
-        return found
+        return held_out_of(self.pairs)
 
     @cached_property
     def normalised(self) -> dict[str, list[tuple[str, str]]]:

@@ -18,6 +18,14 @@ _WORD = re.compile(r"\w+|[-+*/^%=<>×÷−](?=\s*\d)")
 """A word, or an operator before a number: 3 + 4 and 3 - 4 differ."""
 
 
+def held_out_of(splits: Mapping[str, Sequence[object]]) -> list[str]:
+    """The splits that are compared with train: all others that have rows."""
+    found = [split for split in splits if split != "train" and splits[split]]
+    if not found or not splits.get("train"):
+        raise DoesNotApply("there is no split other than train to compare with")
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class RowSet:
     """Rows by split, train first, and their labels if there are any."""
@@ -29,10 +37,7 @@ class RowSet:
 
     @property
     def held_out(self) -> list[str]:
-        found = [split for split in self.rows if split != "train" and self.rows[split]]
-        if not found or not self.rows.get("train"):
-            raise DoesNotApply("there is no split other than train to compare with")
-        return found
+        return held_out_of(self.rows)
 
     @cached_property
     def normalised(self) -> dict[str, list[str]]:
