@@ -60,13 +60,16 @@ def case(
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a reported result and judge its claims: train with several seeds and audit, or check on instances."""
-    from headway.cases.catalogue import folder_of, load_case
-    from headway.study.design.study import Study
+    from headway.study.execution.workers import spare_workers
 
-    found, folder = load_case(name, quick), studies / folder_of(name, quick)
-    if isinstance(found, Study):
-        carry_out(found, folder, on, workers, reuse or [], as_json)
-        return
+    with spare_workers(on, workers):
+        from headway.cases.catalogue import folder_of, load_case
+        from headway.study.design.study import Study
+
+        found, folder = load_case(name, quick), studies / folder_of(name, quick)
+        if isinstance(found, Study):
+            carry_out(found, folder, on, workers, reuse or [], as_json)
+            return
     given = {"--on": on is not None, "--workers": workers is not None, "--reuse": bool(reuse)}
     if option := next((option for option, is_given in given.items() if is_given), None):
         raise UserError(f"{name} is solved in seconds on this machine, not trained: leave out {option}")

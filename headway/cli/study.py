@@ -104,10 +104,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train all unfinished runs of a study, and write the report. The same command resumes."""
-    from headway.study.design.study import load_study
+    from headway.study.execution.workers import spare_workers
 
-    use_plugins(with_, trust)
-    carry_out(load_study(file, studies), folder_of(file, name, studies), on, workers, reuse or [], as_json)
+    with spare_workers(on, workers):
+        from headway.study.design.study import load_study
+
+        use_plugins(with_, trust)
+        carry_out(load_study(file, studies), folder_of(file, name, studies), on, workers, reuse or [], as_json)
 
 
 def carry_out(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headway.core import files
-from headway.training.capacity import own_share
+from headway.core.processors import share_of_gpu
 from headway.training.update import STEPS_BEFORE_RECORDING, Update
 
 MIN_GAIN = 3.0
@@ -264,7 +264,7 @@ class AutoCompile:
     def _keep(self) -> None:
         """Save costs and gain for the next training of this kind. Not if other processes share the GPU, because step
         times then depend on them."""
-        if own_share() < 1:
+        if share_of_gpu() < 1:
             return
         kept = {way: asdict(costs) for way, costs in self.known.items() if costs.measured}
         with suppress(OSError, RuntimeError):  # a cache that does not work costs time, never a run

@@ -1,27 +1,18 @@
 """How many replicas fit into the memory of a device: measured on a step, unless all of them clearly fit."""
 
 import gc
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+
+from headway.core.processors import share_of_gpu
 
 USABLE_FRACTION = 0.92
 """The usable fraction of the free memory: the rest is for evaluation, checkpoints and fragmentation."""
 
 MEASURE_ABOVE = 0.5
 """If a generous estimate stays within this fraction of the free memory, nothing is measured."""
-
-
-SHARE = "HEADWAY_SHARE_OF_GPU"
-"""The environment variable with this process's share of the GPU, if processes of a study share it
-(`study/execution/pool.py`)."""
-
-
-def own_share() -> float:
-    """This process's share of the GPU; 1 = no other process of its study uses it."""
-    return float(os.environ.get(SHARE, "1"))
 
 
 class Capacity(NamedTuple):
@@ -44,7 +35,7 @@ def largest_population(
     """
     if device.type != "cuda" or wanted <= 2:
         return Capacity(wanted, "all at once")
-    free = torch.cuda.mem_get_info(device)[0] * (own_share() if share is None else share)
+    free = torch.cuda.mem_get_info(device)[0] * (share_of_gpu() if share is None else share)
     if each_at_most is not None and wanted * each_at_most < free * MEASURE_ABOVE:
         told = f"a replica takes at most {_gib(each_at_most)}; {_gib(free)} are free"
         return Capacity(wanted, f"all at once: {told}")

@@ -14,7 +14,7 @@ from headway.core.events import Began, Ended, Event, Stepped, Warned
 from headway.core.plugins import forget, load_plugin
 from headway.core.status import State
 from headway.study.execution import plan as planning
-from headway.study.execution import pool
+from headway.study.execution import sharing
 from headway.study.execution.execute import execute, executor_named, suited
 from headway.study.execution.executor import Workforce
 from headway.study.execution.in_process import InProcess
@@ -89,7 +89,7 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
 
 def test_who_does_not_say_how_many_gets_as_many_processes_as_have_populations_and_cores(workshop, monkeypatch):
     def processes(shapes: int, cores: int, *gpus: str) -> Workforce:
-        monkeypatch.setattr(pool, "cores", lambda: cores)
+        monkeypatch.setattr(sharing, "cores", lambda: cores)
         widths = {f"w{k}": [f"model.width={16 * (k + 1)}"] for k in range(shapes)}
         runs = small_study(workshop.text, arms=widths, questions=[], seeds=4).runs()
         return Gpus.suited(runs, gpus).workforce
@@ -100,14 +100,6 @@ def test_who_does_not_say_how_many_gets_as_many_processes_as_have_populations_an
     assert processes(1, 16, "0") == processes(4, 4, "0") == processes(4, 1, "0") == Workforce(1, gpus=1)
     assert processes(6, 64, "0", "1") == Workforce(6, gpus=2)
     assert processes(2, 64, "0", "1") == processes(6, 8, "0", "1") == Workforce(2, gpus=2)
-
-
-def test_a_container_may_have_fewer_cores_than_its_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
-    for told, number in (("200000 100000", 2), ("250000 100000", 3), ("5000 100000", 1), ("max 100000", 64), ("", 64)):
-        (tmp_path / "cpu.max").write_text(told)
-        assert pool.cores(tmp_path / "cpu.max") == number
-    assert pool.cores(tmp_path / "nothing") == 64
 
 
 def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, capsys):

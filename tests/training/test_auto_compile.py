@@ -2,7 +2,8 @@
 
 import pytest
 
-from headway.training import auto_compile, capacity
+from headway.core import processors
+from headway.training import auto_compile
 from headway.training.auto_compile import AutoCompile, Costs, InBackground, InPlace
 
 
@@ -89,7 +90,7 @@ def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
 
 
 def test_what_was_measured_beside_others_on_a_gpu_is_not_told_to_the_next(training, monkeypatch):
-    monkeypatch.setenv(capacity.SHARE, "0.5")
+    monkeypatch.setenv(processors.SHARE, "0.5")
     assert training(2000, 0.1, Process(steps=50))[0]
     assert auto_compile.known("a kind") == auto_compile.ASSUMED
 

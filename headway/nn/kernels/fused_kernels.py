@@ -95,11 +95,11 @@ def norm_forward(
 def norm_backward(
     dy, x, weight, mean, scale, dx, d_weight, d_bias, N, D, per,
     d_total, d_more, d_more_bias, keys, step, rates, first,
-    centred: tl.constexpr, biased: tl.constexpr, joins: tl.constexpr, splits: tl.constexpr, biased_more: tl.constexpr,
-    drops: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    centred: tl.constexpr, biased: tl.constexpr, splits: tl.constexpr, biased_more: tl.constexpr, drops: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """If `joins`: add the gradient `d_total` that reaches the sum past the norm. If `splits`: write the gradient of
-    `more` to a tensor of its own, in its dtype and with its dropout (`drops`)."""
+    """`d_total`: the gradient that reaches the sum past the norm. If `splits`: write the gradient of `more` to a tensor
+    of its own, in its dtype and with its dropout (`drops`)."""
     replica, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     unit = tl.arange(0, BLOCK)
     w = tl.load(weight + replica * D + unit, unit < D, 0.0)[None, :]
@@ -115,8 +115,7 @@ def norm_backward(
         g = tl.load(dy + at, there, 0.0).to(tl.float32)
         v = tl.load(x + at, there, 0.0).to(tl.float32)
         s = tl.load(scale + whole, here, 0.0)
-        if joins:  # loaded before warps wait for each other, so that all loads overlap
-            other = tl.load(d_total + at, there, 0.0).to(tl.float32)
+        other = tl.load(d_total + at, there, 0.0).to(tl.float32)  # before warps wait for each other: loads overlap
         if centred:
             v -= tl.load(mean + whole, here, 0.0)[:, None]
         v = tl.where(there, v * s[:, None], 0.0)
@@ -127,8 +126,7 @@ def norm_backward(
         if centred:
             d -= (tl.sum(g, 1) / D)[:, None]
         d = d * s[:, None]
-        if joins:
-            d += other
+        d += other
         tl.store(dx + at, d, there)
         if splits:
             if drops:

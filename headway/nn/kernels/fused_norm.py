@@ -61,7 +61,7 @@ def plain_sum_and_norm(
 class _SumAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, given, given_bias, mask, weight, bias, eps, centred, into):
-        ctx.set_materialize_grads(False)  # after the final norm the stream has no gradient of its own
+        ctx.set_materialize_grads(False)  # zeros are made here, in the right dtype
         x, given = x.contiguous(), None if given is None else given.contiguous()
         R, D = weight.shape
         N = x.numel() // D // R
@@ -89,6 +89,8 @@ class _SumAndNorm(torch.autograd.Function):
         R, D = weight.shape
         N = total.numel() // D // R
         d_normed = torch.zeros_like(total, dtype=into) if d_normed is None else d_normed.contiguous()
+        # Only after the final norm the stream has no gradient of its own. Zeros cost less than building another kernel.
+        d_total = torch.zeros_like(total) if d_total is None else d_total.contiguous()
         dx = torch.empty_like(total)
         splits = ctx.of_given is not None and (drops or ctx.of_given != dx.dtype)
         d_given = torch.empty_like(dx, dtype=ctx.of_given) if splits else dx
@@ -97,8 +99,8 @@ class _SumAndNorm(torch.autograd.Function):
         sums = torch.empty(1 + biased + biased_more, R, parts, D, dtype=torch.float32, device=dx.device)
         launching.kernels().norm_backward[(R, parts)](
             d_normed, total, weight, mean, scale, dx, sums[0], sums[int(biased)], N, D, per,
-            dx if d_total is None else d_total.contiguous(), d_given, sums[-1], *_of_kernel(mask, total),
-            centred, biased, d_total is not None, splits, biased_more, drops, ROWS, BLOCK,
+            d_total, d_given, sums[-1], *_of_kernel(mask, total),
+            centred, biased, splits, biased_more, drops, ROWS, BLOCK,
         )  # fmt: skip
         sums = sums.sum(2)
         d_given = None if ctx.of_given is None else d_given

@@ -1,104 +1,27 @@
 """Dispatch the runs of a study to worker processes: who trains what, what is reported back, what happens on a crash.
 
-Workers are fresh interpreters that live as long as the study, since importing torch takes longer than a small run. If
-one dies, the runs it was training fail, and a new worker takes over its slot. If a GPU runs out of memory because
-others use it, the population waits for another worker on the same GPU, or goes to another GPU. A GPU on which that
-happens repeatedly gets no more populations.
+If a worker dies, the runs it was training fail, and a new worker takes over its slot. If a GPU runs out of memory
+because others use it, the population waits for another worker on the same GPU, or goes to another GPU. A GPU on which
+that happens repeatedly gets no more populations.
 """
 
-import json
-import os
 import selectors
-import signal
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from headway.core.environment import own_python
 from headway.core.events import Warned, read_event
 from headway.core.reading import opened_to_append
 from headway.core.status import Status
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, order_for
+from headway.study.execution.workers import Worker, WorkerSlot, dismiss_spares
 from headway.study.results.results import ending
 from headway.training.interrupts import interruptible
 
 MAX_FAILURES_IN_A_ROW = 2
 """How many populations in a row may fail to fit on a GPU before it gets no more."""
-
-
-@dataclass
-class WorkerSlot:
-    """What a worker runs on: a core, or a share of a GPU. A worker that dies is replaced by another in the same
-    slot."""
-
-    called: str | None
-    """Its name in messages; None = not named, because all are alike."""
-    environment: Mapping[str, str]
-    too_small: int = 0
-    """How many populations in a row did not fit."""
-    is_given_up: bool = False
-    """Whether it was given up because its GPU has no room for it next to the workers that share it."""
-
-    def said(self, why: str) -> str:
-        return f"{self.called}: {why}" if self.called else why
-
-
-class Worker:
-    """One process, and the runs it is training."""
-
-    def __init__(self, log: IO[bytes], slot: WorkerSlot):
-        command, (python, variables) = json.dumps(["headway", *sys.argv[1:]]), own_python()
-        self.process = subprocess.Popen(
-            [*python, "-m", "headway.study.execution.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={**variables, **slot.environment, "HEADWAY_STUDY_COMMAND": command},
-            start_new_session=True,  # Ctrl-C in the terminal reaches only the study, which asks workers to stop
-        )
-        self.slot = slot
-        self.runs: list[PlannedRun] = []
-        self.arm: str | None = None  # the arm of the last runs it was given
-        self.is_leaving = False
-        self.unread = b""
-
-    def give(self, runs: list[PlannedRun], order: dict[str, Any]) -> None:
-        self.runs = runs
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died while idle; that is noticed when its output ends
-
-    def answers(self) -> list[dict[str, Any]] | None:
-        """Its answers since the last call; None = it is gone."""
-        assert self.process.stdout is not None
-        read = os.read(self.process.stdout.fileno(), 1 << 16)
-        *lines, self.unread = (self.unread + read).split(b"\n")
-        return [json.loads(line) for line in lines] if read else None
-
-    def ask_to_stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-
-    def how_it_died(self) -> str:
-        code = self.process.wait()
-        if code < 0:
-            name = signal.Signals(-code).name
-            memory = " (possibly because the system is out of memory)" if -code == signal.SIGKILL else ""
-            return f"its process was killed by {name}{memory}"
-        return f"its process exited with code {code}"
-
-    def close(self) -> None:
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-        self.process.wait()
 
 
 def dispatch(slots: Sequence[WorkerSlot], populations: Sequence[list[PlannedRun]], log: Log) -> bool:
@@ -131,6 +54,7 @@ class _Dispatcher:
         try:
             for slot in slots:
                 self.start(slot)
+            dismiss_spares()
             while self.ready.get_map():
                 for key, _ in self.ready.select(timeout=0.2):
                     self.listen(key.data)

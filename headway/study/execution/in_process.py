@@ -13,6 +13,7 @@ from headway.run.folder import Run
 from headway.study.design.study import PlannedRun
 from headway.study.execution.executor import Log, Workforce
 from headway.study.execution.populations import by_progress, by_shape
+from headway.study.execution.workers import dismiss_spares
 from headway.study.results.results import ending
 
 
@@ -25,6 +26,7 @@ class InProcess:
     workforce = Workforce(processes=1, gpus=1)
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
+        dismiss_spares()
         with one_close_look_each():  # one in-depth audit per arm, even if its runs go in several turns
             return self._train(runs, log)
 

@@ -2,33 +2,18 @@
 What the processes do is in `dispatch.py`.
 """
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from headway.core.errors import UserError
+from headway.core.processors import cores
 from headway.study.design.study import PlannedRun
-from headway.study.execution.dispatch import WorkerSlot, dispatch
+from headway.study.execution.dispatch import dispatch
 from headway.study.execution.executor import Log, Workforce
 from headway.study.execution.populations import by_progress, populations_for
-from headway.training.capacity import SHARE
-
-AT_ONCE, CORES_EACH = 4, 4
-"""The default number of processes that share a GPU, and the cores that each of them should have. Scoring and auditing a
-small model take as long as training it, or longer, mostly on the CPU. With more than four processes, most would wait
-for the GPU."""
-
-
-def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The number of cores this process may use. In a container it may be limited by a CPU quota (cgroup)."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        used, period = map(int, quota.read_text().split())
-        return max(1, min(here, math.ceil(used / period)))
-    except (OSError, ValueError, ZeroDivisionError):  # no quota, or "max"
-        return here
+from headway.study.execution.sharing import most_processes, run_side_by_side, shared_gpus
+from headway.study.execution.workers import WorkerSlot, threads
 
 
 def gpus_here() -> tuple[str, ...]:
@@ -38,10 +23,6 @@ def gpus_here() -> tuple[str, ...]:
     there = torch.cuda.device_count()
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return tuple(named[:there] if named else map(str, range(there)))
-
-
-def _threads(number: int) -> dict[str, str]:
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(number))
 
 
 @dataclass(frozen=True)
@@ -56,7 +37,7 @@ class Pool:
         return Workforce(self.workers or cores())
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
-        slots = [WorkerSlot(None, _threads(1)) for _ in range(self.workforce.processes)]
+        slots = [WorkerSlot(None, threads(1)) for _ in range(self.workforce.processes)]
         return dispatch(slots, populations_for(runs, gpus=0), log)
 
 
@@ -79,7 +60,7 @@ class Gpus:
     def suited(cls, runs: Sequence[PlannedRun], there: Sequence[str]) -> "Gpus":
         """As many processes as keep these GPUs busy, limited by the number of populations and cores."""
         gpus = len(there)
-        sharing = min(AT_ONCE, cores() // (CORES_EACH * gpus), len(populations_for(runs, gpus)) // gpus)
+        sharing = min(most_processes(gpus), len(populations_for(runs, gpus)) // gpus)
         return cls.shared_by(gpus * max(1, sharing), there)
 
     @property
@@ -90,15 +71,17 @@ class Gpus:
         begun = (by_progress(part, log.folder.runs) for part in populations_for(runs, self.workforce.gpus))
         populations = [part for parts in begun for part in parts]
         busy = self.names[: len(populations)]
-        threads = _threads(max(1, cores() // len(busy)))
-        # Processes that share a GPU must not each plan with all of its memory.
-        gpu = {name: {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / busy.count(name))} for name in busy}
-        log.say(self._words(busy, len(runs), len(populations)))
-        return dispatch([WorkerSlot(f"GPU {name}", {**threads, **gpu[name]}) for name in busy], populations, log)
+        own = threads(max(1, cores() // len(busy)))
+        with shared_gpus(busy) as environments:
+            side_by_side = any(map(run_side_by_side, environments.values()))
+            log.say(self._words(busy, len(runs), len(populations), side_by_side))
+            slots = [WorkerSlot(f"GPU {name}", {**own, **environments[name]}) for name in busy]
+            return dispatch(slots, populations, log)
 
-    def _words(self, busy: Sequence[str], runs: int, populations: int) -> str:
+    def _words(self, busy: Sequence[str], runs: int, populations: int, side_by_side: bool) -> str:
         gpus = len(set(busy))
         many = f"{populations} population{'s' * (populations > 1)} of {runs} runs on {gpus} GPU{'s' * (gpus > 1)}"
         if len(busy) == gpus:
             return f"{many}, one process each"
-        return f"{many}, by {len(busy)} processes: while one scores and audits, another trains"
+        how = "their kernels run side by side (MPS)" if side_by_side else "while one scores and audits, another trains"
+        return f"{many}, by {len(busy)} processes: {how}"

@@ -1,5 +1,6 @@
 """A worker process that trains populations one after the other; orders and answers are one line of JSON each.
 
+    in   {"environment": {"CUDA_VISIBLE_DEVICES": "0"}, "log": "studies/x/log.txt"}                      once, at first
     in   {"members": [{"recipe": …, "plugins": {"my.py": "…"}, "name": "alibi.seed-3"}], "runs": "studies/x/runs",
           "measures": […]}
     out  {"event": "stepped", "step": 120, …}                 at the beginning, then from time to time
@@ -85,6 +86,15 @@ def what_failed(error: Exception) -> dict[str, Any]:
     return {**told, "leaving": torch.cuda.is_initialized() and not isinstance(error, UserError)}
 
 
+def set_up(first: dict[str, Any]) -> None:
+    """Take over the environment of the slot, and write further messages to the study's log."""
+    os.environ |= first["environment"]
+    log = os.open(first["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.dup2(log, 2)
+    os.dup2(log, 1)  # other output must not be mistaken for an answer
+    os.close(log)
+
+
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # other output must not be mistaken for an answer
@@ -99,8 +109,16 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     answers = Answers(out)
-    from headway.experiment.audit import one_close_look_each
+    # Imported now because a spare worker has to wait for its orders anyway. CUDA must not be initialised yet:
+    # which GPU to use is not known before the first order.
+    import torch
 
+    from headway.experiment.audit import one_close_look_each
+    from headway.experiment.population import train_in_turns  # noqa: F401
+    from headway.study.results.measuring import measure  # noqa: F401
+
+    set_up(orders.get())
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     with one_close_look_each():
         while True:
             order = orders.get()
