@@ -9,7 +9,8 @@ lowercased texts, like the models whose lowercased tokenised BLEU is published; 
 "BLEU, lowercased tokenised" is sacreBLEU on lowercased texts, with ours and the references tokenised by its 13a;
 published figures use Moses tokenisation, which differs in few places (hyphens, abbreviations). "BLEU, cased" uses the
 texts as they are. Intervals are over seeds (Student's t). Choices are made on valid: with `--varied` each seed has its
-own changes (learning rate, weight decay, dropout), and the line has the BLEU of each on valid.
+own changes (learning rate, weight decay, dropout), and the line has the BLEU of each on valid; with several
+`--decoding "{kind: beam, size: 8}"`, test is decoded only as was best on valid.
 
 `--times 0.1` trains a tenth as long, and `--rows 50` translates at most 50 pairs, for a quick test. One JSON line per
 model, also in FOLDER/multi30k.jsonl. Audits are omitted: `headway train` with the recipe in the line makes them.
@@ -37,6 +38,7 @@ from headway.models.translator import Translator
 from headway.recipe.recipe import Recipe, load
 from headway.run.folder import Run
 from headway.scoring import bleu
+from headway.scoring.decoding import DecodingSpec
 from headway.scoring.joint_translator import JointTranslator
 from headway.scoring.metrics import BLEU, BLEU_LOWERCASED, CHRF, SENTENCE_BLEU
 from headway.scoring.translation import Translated, translated
@@ -51,6 +53,7 @@ NAMES = {
     CHRF: "chrF",
     SENTENCE_BLEU: "mean BLEU of sentences",
 }
+CHOSEN_BY = NAMES[BLEU_LOWERCASED]
 MODELS: dict[str, list[str]] = {"lowercased": ["data.tokenizer.lower=true"], "cased": []}
 PUBLISHED = "41.02: 4+4 layers of width 128, checkpoints averaged (arXiv 2105.14462); 42.5: the best without images"
 ALWAYS = [
@@ -89,21 +92,23 @@ def measured(recipe: Recipe, name: str, asked: argparse.Namespace) -> dict[str, 
         "seeds": seeds,
         "parameters": runs[0].facts["parameters"],
         "lowest loss on valid, of each": [_lowest(run) for run in runs],
-        "decoding": recipe.scoring.decoding.label,
     }
     task = tasks.load(recipe)
     together = side_by_side(runs, task)
+    ways = [recipe.with_changes([f"scoring.decoding={how}"]).scoring.decoding for how in asked.decoding]
+    how = recipe.scoring.decoding
+    if ways:
+        told["valid, by decoding"] = {way.label: of_seeds(together, task, "valid", way, asked.rows) for way in ways}
+        how = max(ways, key=lambda way: told["valid, by decoding"][way.label][CHOSEN_BY]["mean"])
+    told["decoding"] = how.label
     for split in ("valid", TEST):
         since = time.perf_counter()
-        alone = written(together, task, split, asked.rows)
-        scores = [scored(one) for one in alone]
-        told[split] = {score: summary([own[score] for own in scores]) for score in scores[0]}
+        told[split] = of_seeds(together, task, split, how, asked.rows)
         told[f"{split}, seconds of decoding, all seeds"] = round(time.perf_counter() - since, 1)
         if seeds > 1:
-            told[f"{split}, all seeds as one"] = scored(
-                written(JointTranslator([together]), task, split, asked.rows)[0]
-            )
-        (folder / f"{name}.{split}.txt").write_text("\n".join(alone[0].texts) + "\n", "utf-8")
+            as_one = written(JointTranslator([together]), task, split, how, asked.rows)[0]
+            told[f"{split}, all seeds as one"] = scored(as_one)
+            (folder / f"{name}.{split}.txt").write_text("\n".join(as_one.texts) + "\n", "utf-8")
     told |= {
         "seconds of training, all seeds at once": trained,
         "seconds of everything": round(time.perf_counter() - began, 1),
@@ -121,9 +126,15 @@ def side_by_side(runs: Sequence[Run], task: Any) -> Translator:
     return model.eval()
 
 
-def written(model: Any, task: Any, split: str, rows: int | None) -> list[Translated]:
-    """The translations of a split by every replica, decoded as in the recipe."""
-    pairs, how = task.data.split(split), task.recipe.scoring.decoding
+def of_seeds(model: Any, task: Any, split: str, how: DecodingSpec, rows: int | None) -> dict[str, Any]:
+    """Each score of a split: its mean over seeds, with the interval, and each seed's."""
+    scores = [scored(one) for one in written(model, task, split, how, rows)]
+    return {score: summary([own[score] for own in scores]) for score in scores[0]}
+
+
+def written(model: Any, task: Any, split: str, how: DecodingSpec, rows: int | None) -> list[Translated]:
+    """The translations of a split by every replica."""
+    pairs = task.data.split(split)
     pairs = pairs.only(np.arange(len(pairs))[:rows])
     return translated(model, pairs, task.data.target_tokenizer, how, at_once=ROWS_AT_ONCE)
 
@@ -166,6 +177,9 @@ if __name__ == "__main__":
     )
     parser.add_argument(
         "--varied", action="append", default=[], help="changes of one seed, as a string; may be repeated"
+    )
+    parser.add_argument(
+        "--decoding", action="append", default=[], help="a scoring.decoding to choose from on valid; may be repeated"
     )
     given = parser.parse_args()
     if unknown := [name for name in given.models if name not in MODELS]:
