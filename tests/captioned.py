@@ -1,4 +1,4 @@
-"""What tests of pictures stand on: a folder of small pictures with captions, a recipe for it."""
+"""Data for tests of picture models: a folder of small pictures with captions, and a recipe for it."""
 
 import copy
 from pathlib import Path
@@ -41,7 +41,7 @@ TREE = {
 
 
 def painted(first: str, second: str, beside: bool, seed: int = 0) -> np.ndarray:
-    """[12, 12, 3]: two halves, one beside the other or above it, and some noise."""
+    """A picture [12, 12, 3] of two colours, side by side or one above the other, with some noise."""
     picture = np.empty((SIZE, SIZE, 3))
     picture[:], half = COLOURS[second], np.s_[:, : SIZE // 2] if beside else np.s_[: SIZE // 2]
     picture[half] = COLOURS[first]
@@ -50,7 +50,8 @@ def painted(first: str, second: str, beside: bool, seed: int = 0) -> np.ndarray:
 
 
 def captioned_folder(folder: Path) -> Path:
-    """train, valid and test: every two colours, beside or above each other, in one split only; in train twice."""
+    """Every pair of colours, side by side or one above the other, in exactly one of train, valid and test; in train
+    twice."""
     contents = [(a, b, beside) for a in COLOURS for b in COLOURS if a != b for beside in (True, False)]
     order = np.random.default_rng(0).permutation(len(contents))
     parts = {"train": order[:36], "valid": order[36:48], "test": order[48:]}
@@ -68,7 +69,7 @@ def captioned_folder(folder: Path) -> Path:
 
 
 def class_folder(folder: Path, copies: int = 5) -> Path:
-    """A folder for each colour."""
+    """One class folder per colour."""
     for colour in COLOURS:
         (folder / f"{colour}_half").mkdir(parents=True)
         for k in range(copies):

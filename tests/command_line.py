@@ -1,4 +1,4 @@
-"""What somebody gets who types `headway …`."""
+"""What `headway …` prints and returns."""
 
 import json
 import os
@@ -17,14 +17,14 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> dict:
-        """The one object on stdout, with nothing around it."""
+        """The JSON object on stdout; fails if anything else is printed."""
         assert self.code == 0, self.err
         assert self.out.count("\n") == 1
         return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
     @property
     def words(self) -> str:
-        """Everything said, without frames and line breaks."""
+        """All output as one line of text, without frames and line breaks."""
         return " ".join(re.sub(r"[│╭╮╰╯─]", " ", self.out + self.err).split())
 
 

@@ -1,4 +1,4 @@
-"""Before anything of Headway is imported: shapes written in annotations are checked whenever a function is called."""
+"""Shared fixtures. Shape checks are installed first, before any module of Headway is imported."""
 
 import functools
 import gc
@@ -19,29 +19,31 @@ check_shapes_of(
         *("headway.solve.geometry", "headway.solve.construction", "headway.solve.kronecker", *LOOKING),
     ]
 )
-# The same examples every time: what is new is hunted for by hand, and a passing change does not fail by chance.
-# And no clock: on a busy machine every example is late.
+# Derandomised, so that a change does not fail by chance; searching for new examples is done by hand. No deadline,
+# because on a busy machine any example can be slow.
 unhurried = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     "steady", derandomize=True, max_examples=50, deadline=None, suppress_health_check=unhurried
 )
 hypothesis.settings.load_profile("steady")
-os.fsync = lambda descriptor: None  # what tests write need not outlive a power cut, and waiting for the disk is slow
-torch.set_num_threads(1)  # the tensors of tests are tiny: threads would only wait for each other
-# Building the parser of all verbs takes longer than most of them. A process of a user's builds it once; so does this.
+os.fsync = lambda descriptor: None  # tests do not need to survive a power cut, and fsync is slow
+torch.set_num_threads(1)  # the tensors are tiny, so several threads would only wait for each other
+# Building the parser of all verbs takes longer than running most of them. A real process builds it once; so do the
+# tests.
 typer.main.get_command = functools.cache(typer.main.get_command)
-gc.disable()  # while a million things are imported that stay: looking for garbage among them was a quarter of that time
+# The imports create a million lasting objects; garbage collection took a quarter of their time.
+gc.disable()
 
 
 def pytest_collection_finish():
-    """What is there now stays, and need not be looked through again."""
+    """Excludes all objects that exist by now from garbage collection."""
     gc.enable()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory):
-    """A small text, a recipe for it and a finished run. Tests share it and write elsewhere."""
+    """A small text, a recipe for it and a finished run. Tests share them and write elsewhere."""
     from tiny import Workshop
 
     return Workshop.open(tmp_path_factory.mktemp("workshop"))
@@ -49,7 +51,7 @@ def workshop(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def forge(tmp_path_factory: pytest.TempPathFactory):
-    """Starts real processes in milliseconds; what they train is not audited."""
+    """Starts real processes in milliseconds, without audits."""
     from crash import Forge
 
     with Forge(tmp_path_factory.mktemp("children")) as forge:
@@ -58,7 +60,7 @@ def forge(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session", autouse=True)
 def documentation():
-    """Python's documentation is gathered once, although caches are many: it takes seconds."""
+    """Gathers Python's documentation once for all caches, because that takes seconds."""
     from headway.data.embedded import python_docs
 
     gathered = functools.cache(python_docs.make_splits)
@@ -69,8 +71,8 @@ def documentation():
 
 @pytest.fixture(autouse=True)
 def no_audits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """Audits take longer than the tiny trainings of tests, and have tests of their own: only those marked `audited`
-    (and `workshop`'s run) end as they do for users."""
+    """Audits take longer than tiny trainings and have their own tests, so they only run in tests marked `audited`, and
+    for the run in `workshop`."""
     from headway.audit.audit import Report
 
     if "audited" not in request.keywords:
@@ -99,13 +101,13 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An empty hub on this machine, with an empty cache, in the place of the real one."""
+    """An empty local hub, with an empty cache, instead of the real one."""
     constants = pytest.importorskip("huggingface_hub.constants", reason="the extra 'hub' is not installed")
     from hub_server import HubServer
 
     with HubServer() as server:
         cache = tmp_path / "hub-cache"
-        # The library reads these variables once, when it is imported; they are set for child processes.
+        # huggingface_hub reads these variables only when it is imported; they are set for child processes.
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_HUB_CACHE", str(cache))
         monkeypatch.delenv("HF_TOKEN", raising=False)

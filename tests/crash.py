@@ -1,9 +1,9 @@
-"""Processes that die, stop or run out of disk at a chosen moment.
+"""Processes that are killed, stopped or run out of disk space at a chosen moment.
 
-`Forge` is one clean process that has imported everything and forks for every order, so that a real process with a real
-lock costs milliseconds. In the child every call that changes the disk is counted (opening for writing, each write,
-fsync, rename, remove, mkdir), and at the n-th of them something happens: SIGKILL, half-way through if it is a write;
-SIGSTOP; or "no space left on device", from then on.
+`Forge` is one process that has imported everything and forks for every request, so that a real process with a real lock
+starts in milliseconds. The child counts every call that changes the disk (opening for writing, write, fsync, rename,
+remove, mkdir). At the n-th such call it gets SIGKILL (in the middle of the call if it is a write), SIGSTOP, or "no
+space left on device" for this and all later calls.
 """
 
 import builtins
@@ -34,16 +34,15 @@ CLI = "from headway.cli import main; main()"
 
 class Ended(NamedTuple):
     code: int
-    """The exit code; negative: the signal."""
+    """The exit code, or minus the number of the signal."""
     out: str
     err: str
     calls: list[str]
-    """What was done to the disk, in order."""
+    """The calls that changed the disk, in order."""
 
 
 class Forge:
-    """Starts processes that live in a folder, with the variables of this process and some of their own. Use as a
-    context manager."""
+    """A context manager that starts processes in a folder, with this process's environment variables and some more."""
 
     def __init__(self, notes: Path):
         self.home, self.notes, self.variables = Path(), notes, {}
@@ -66,7 +65,7 @@ class Forge:
         self.process.stdout.close()
 
     def at(self, home: Path, **variables: str) -> "Forge":
-        """The same, for processes that live elsewhere."""
+        """The same forge, with processes that run in another folder."""
         there = copy.copy(self)
         there.home, there.variables = home, variables
         return there
@@ -74,8 +73,8 @@ class Forge:
     def start(
         self, *words: str, at: int = 0, what: str = "kill", code: str = CLI, seconds: int | None = None
     ) -> "Child":
-        """A child that runs this code with these words; at the n-th change of the disk (0: never), this happens. After
-        so many seconds of its own time, or six times as many of anybody's, it is ended by a signal."""
+        """A child that runs this code with these arguments; at the n-th change of the disk (0: never) `what` happens.
+        After this much CPU time, or six times as much wall time, it is killed."""
         notes = Path(tempfile.mkdtemp(dir=self.notes))
         order = {"code": code, "argv": ["headway", *words], "at": at, "what": what, "notes": str(notes)}
         order |= {"seconds": seconds}
@@ -92,7 +91,7 @@ class Forge:
         self.process.stdin.flush()
         while True:
             answered, answer = json.loads(self.process.stdout.readline())
-            if answered == number:  # others were given to a test that did not wait for them
+            if answered == number:  # other answers belong to children whose tests did not wait for them
                 return answer
 
 
@@ -112,7 +111,7 @@ class Child:
         return bool(self.forge.ask({"has_ended": self.pid}))
 
     def wait_until(self, true: Callable[[], bool], seconds: float = 60) -> None:
-        """Of something that it does while it lives."""
+        """Waits until this is true while the child is running."""
         until = time.monotonic() + seconds
         while not true():
             assert not self.has_ended, self.said("err")
@@ -143,15 +142,15 @@ def serve() -> None:
     from headway.audit.audit import Report
 
     for module in {module.name for module in pkgutil.iter_modules(headway.cli.__path__)} - {"__main__"}:
-        importlib.import_module(f"headway.cli.{module}")  # every verb, and what draws its bars and tables
+        importlib.import_module(f"headway.cli.{module}")  # all verbs, and what rich needs for bars and tables
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(headway.cli.app)  # once for all children, who need not look for garbage in it, either
+    typer.main.get_command(headway.cli.app)  # built once for all children, which need not collect garbage in it either
     gc.enable()
     gc.freeze()
 
-    os.fsync = lambda descriptor: None  # a process that is killed loses nothing that it has written; and see conftest
-    headway.core.files.AT_ONCE = 1  # one folder after the other: the n-th change of the disk is the same every time
-    # Audits take longer than these trainings, and say how long: they have tests of their own.
+    os.fsync = lambda descriptor: None  # a killed process loses nothing it has written; see conftest.py
+    headway.core.files.AT_ONCE = 1  # folders one after the other, so that the n-th change is the same in every run
+    # Audits take longer than these trainings and report how long they took; they have their own tests.
     headway.experiment.train.audit_runs = lambda runs, task: [Report()] * len(runs)
 
     for line in sys.stdin:
@@ -172,7 +171,7 @@ def serve() -> None:
 
 
 def live(order: dict[str, Any]) -> None:
-    """What a child does; it does not come back."""
+    """Runs in the child; does not return."""
     notes = Path(order["notes"])
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(notes / name, os.O_WRONLY | os.O_CREAT), number)
@@ -201,7 +200,7 @@ def live(order: dict[str, Any]) -> None:
 
 
 class Fate:
-    """Counts the changes of the disk, and lets the n-th be the last."""
+    """Counts changes of the disk, and makes the n-th one fail as requested."""
 
     def __init__(self, at: int, what: str, calls: int):
         self.at, self.what, self.calls, self.numbers = at, what, calls, itertools.count(1)
@@ -227,14 +226,16 @@ class Fate:
         return call
 
     def strike(self, name: str, where: Any, half: Callable[[], Any] = lambda: None) -> None:
-        number = next(self.numbers)  # its own, also where threads write at the same time: or the n-th might be nobody's
+        number = next(
+            self.numbers
+        )  # each call has its own number even if threads write concurrently; otherwise the n-th could be missed
         os.write(self.calls, f"{name} {where}\n".encode())
         if not self.at or number < self.at:
             return
         if self.what == "full":
             if name in NEEDING_SPACE:
                 half()
-                named = () if name in ("write", "fsync") else (str(where),)  # as the system does
+                named = () if name in ("write", "fsync") else (str(where),)  # as the operating system does
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *named)
         elif number == self.at and self.what == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)

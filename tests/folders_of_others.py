@@ -1,4 +1,4 @@
-"""Folders as transformers writes them, and runs to compare them with."""
+"""Model folders as transformers writes them, and runs to compare them with."""
 
 import os
 from pathlib import Path
@@ -11,13 +11,13 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from headway.recipe.recipe import from_tree
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing here may ask the network
+os.environ["HF_HUB_OFFLINE"] = "1"  # set before transformers is imported, so that nothing here uses the network
 
 END = "<|endoftext|>"
 
 
 def byte_level(size: int = 300) -> tokenizers.Tokenizer:
-    """Made as GPT-2's was: byte pairs within the words of its own pattern, and a token for the end of a text."""
+    """A byte-level BPE tokenizer made as GPT-2's was: its pre-tokenizer pattern, and a token for the end of a text."""
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
@@ -35,7 +35,8 @@ def gpt2_library() -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def gpt2_folder(tmp_path, gpt2_library):
-    """Writes a random GPT-2 with `save_pretrained`; gives the folder and the model. Settings are GPT2Config's."""
+    """Saves a random GPT-2 with `save_pretrained`, and returns the folder and the model. The settings are those of
+    GPT2Config."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     def make(name: str = "theirs", saved: dict | None = None, **settings):
@@ -43,7 +44,7 @@ def gpt2_folder(tmp_path, gpt2_library):
         config = GPT2Config(vocab_size=gpt2_library.get_vocab_size(), **{**given, **settings})
         torch.manual_seed(0)
         model = GPT2LMHeadModel(config).eval()
-        for parameter in model.parameters():  # biases and norms start at 0 and 1, where mistakes would not show
+        for parameter in model.parameters():  # biases start at 0 and norm weights at 1, which would hide mistakes
             torch.nn.init.normal_(parameter, std=0.3)
         model.save_pretrained(tmp_path / name, **(saved or {}))
         gpt2_library.save(str(tmp_path / name / "tokenizer.json"))
@@ -54,7 +55,7 @@ def gpt2_folder(tmp_path, gpt2_library):
 
 @pytest.fixture
 def train_tiny(workshop):
-    """Trains the small recipe with changes, in a folder of its own."""
+    """Trains the small recipe with changes, in its own folder."""
     from headway.experiment.train import train
 
     def run(folder: Path, name: str, *changes: str):
@@ -111,12 +112,13 @@ FOREIGN = {
     "albert": ("AlbertConfig", {"embedding_size": 8}),
     "small-electra": ("ElectraConfig", {"embedding_size": 8}),
 }
-"""Encoders that are not of our shape."""
+"""Encoders that Headway's own encoder cannot represent."""
 
 
 @pytest.fixture
 def encoder_folder(tmp_path):
-    """Writes a random encoder as transformers does; gives the folder and the model. `head`: which AutoModel… class."""
+    """Saves a random encoder with transformers, and returns the folder and the model. `head` is the AutoModel…
+    class."""
     import transformers
 
     def make(family: str = "bert", head: str = "AutoModel", name: str | None = None, **settings):
@@ -128,7 +130,7 @@ def encoder_folder(tmp_path):
         config = getattr(transformers, config_class)(**{**shape, **places, **given, **settings})
         torch.manual_seed(0)
         model = getattr(transformers, head).from_config(config).eval()
-        for parameter in model.parameters():  # biases and norms start at 0 and 1, where mistakes would not show
+        for parameter in model.parameters():  # biases start at 0 and norm weights at 1, which would hide mistakes
             torch.nn.init.normal_(parameter, std=0.3)
         folder = tmp_path / (name or family)
         model.save_pretrained(folder)
@@ -139,7 +141,7 @@ def encoder_folder(tmp_path):
 
 
 def word_pieces(folder: Path) -> None:
-    """BERT's tokenizer, with few pieces."""
+    """Writes BERT's tokenizer with a small vocabulary."""
     from transformers import BertTokenizer
 
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", "utf-8")
@@ -156,14 +158,14 @@ def reviews(tmp_path):
 
 
 def recipe(origin, *changes, **model):
-    """Of a classifier that begins with these weights."""
+    """The recipe of a classifier initialised with these weights."""
     start = {"kind": "pretrained", "from": str(origin)}
     tree = {"model": {"kind": "classifier", "start": start, **model}, "data": {"kind": "labelled"}}
     return from_tree(tree, "recipe", overrides=changes)
 
 
 def started(made, replicas=1):
-    """With the weights in it, and what was said of them."""
+    """The model with the weights loaded, and the messages about them."""
     model = made.model.build(len(PIECES), 2, list(range(replicas)))
     model.notes = made.model.start.fill(model)
     return model.eval()

@@ -27,17 +27,17 @@ class Repository:
     files: dict[str, bytes]
     gated: bool = False
     status: int | None = None
-    """Answer everything with this instead."""
+    """Answer every request with this status."""
     breaks_off: bool = False
     """Close the connection in the middle of a file."""
     etag: str | None = None
-    """Of every file, instead of its own."""
+    """The ETag of every file, instead of its own."""
     told: bytes | None = None
-    """The answer to every question about it."""
+    """The answer to every question about the repository."""
     endless: bool = False
-    """Files have no end."""
+    """Send files that never end."""
     seconds: float = 0.0
-    """Until it says anything."""
+    """Seconds it waits before it answers such a question."""
     branches: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,7 +50,8 @@ class Repository:
 
 
 class HubServer:
-    """`with HubServer() as hub: hub.add("dataset", "me/poems", {"train.txt": b"…"})`; `hub.asked` is what was asked."""
+    """`with HubServer() as hub: hub.add("dataset", "me/poems", {"train.txt": b"…"})`; `hub.asked` lists the
+    requests."""
 
     def __init__(self) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
@@ -89,10 +90,12 @@ class HubServer:
             do_HEAD = do_GET  # noqa: N815
 
             def repository(self, kind: str, name: str, revision: str | None) -> Repository | None:
-                """The repository, if it may be read; else the refusal is sent."""
+                """The repository, if it may be read; otherwise the error is sent."""
                 found = hub.repositories.get((kind, unquote(name)))
                 if found is None:
-                    self.refuse(401, "RepoNotFound")  # so that nobody learns which private names exist
+                    self.refuse(
+                        401, "RepoNotFound"
+                    )  # 401 as for a missing one, so that names of private repositories are not revealed
                 elif found.status is not None:
                     self.refuse(found.status, None)
                 elif revision is not None and not found.knows(unquote(revision)):
@@ -123,7 +126,7 @@ class HubServer:
                 repository = self.repository(kind, match["id"], match["revision"])
                 if repository is None:
                     return
-                if repository.gated:  # its list may be read by everybody, its files may not
+                if repository.gated:  # anybody may list its files, but not read them
                     self.refuse(403, "GatedRepo")
                     return
                 data = repository.files.get(unquote(match["file"]))

@@ -1,4 +1,4 @@
-"""Listeners that tests pass to trainings: one that remembers what it hears, one that presses Ctrl-C."""
+"""Listeners that tests pass to trainings: one records events, one presses Ctrl-C."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ Kind = TypeVar("Kind", bound=Event)
 
 
 class Told:
-    """Remembers every event."""
+    """Records every event."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -35,7 +35,7 @@ class Told:
 
 
 class Interrupting:
-    """Presses Ctrl-C when a step (the first one, if none is named) is scored: the step after it is the last."""
+    """Presses Ctrl-C when a step (by default the first) is scored: one more step is trained."""
 
     def __init__(self, step: int | None = None):
         self.step, self.pressed = step, False

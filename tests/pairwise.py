@@ -1,6 +1,7 @@
-"""Fewer cases that say as much: every value of each axis meets every value of every other axis at least once.
+"""Pairwise test cases: every value of each axis occurs with every value of every other axis at least once.
 
-A bug in how variants go together nearly always needs two of them; the whole product meets each pair a dozen times."""
+Nearly every bug in how variants combine involves two of them, and the full product would test each pair a dozen
+times."""
 
 from collections.abc import Sequence
 from itertools import combinations, product
@@ -8,8 +9,8 @@ from typing import Any
 
 
 def pairwise(*axes: Sequence[Any], hard: Sequence[tuple] = ()) -> list[tuple]:
-    """Cases for `pytest.mark.parametrize`: those known to be `hard`, and as many others as it takes (the greedy
-    choice: always the case with most pairs that have not met)."""
+    """Cases for `pytest.mark.parametrize`: the `hard` ones, and as many others as are needed, chosen greedily by the
+    number of new pairs."""
     numbers = [range(len(axis)) for axis in axes]
     chosen = [tuple(axis.index(value) for axis, value in zip(axes, case, strict=True)) for case in hard]
     waiting = list(product(*numbers))

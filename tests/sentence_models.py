@@ -1,4 +1,4 @@
-"""Small models to look at: a decoder, an encoder that takes padding, and one without attention; and tokenizers."""
+"""Small models to look at: a decoder, an encoder with padding and one without attention; and tokenizers."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ TEXT = "the quick brown fox jumps over the lazy dog\n" * 2
 
 
 def with_opinions(model: nn.Module) -> nn.Module:
-    """Fresh weights attend to everything alike, with which any mistake looks right."""
+    """Scales the weights up: with fresh weights attention is uniform, which would hide mistakes."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for p in model.parameters():
@@ -30,7 +30,7 @@ def with_opinions(model: nn.Module) -> nn.Module:
 
 
 class Encoder(Trainable):
-    """Tokens to classes; `heeds` = whether it keeps its eyes off padding, as it should."""
+    """Tokens to classes; `heeds` is whether it masks padding, as it should."""
 
     def __init__(self, vocabulary: int, heeds: bool = True, context: int = 12):
         super().__init__()
@@ -53,7 +53,7 @@ class Encoder(Trainable):
 
 
 class WithoutAttention(Trainable):
-    """Each next token from the one before."""
+    """Predicts each next token from the previous one alone."""
 
     def __init__(self, vocabulary: int):
         super().__init__()

@@ -1,8 +1,8 @@
-"""The shapes written in annotations, checked at every call: jaxtyping's import hook with a lighter decorator.
+"""Checks shape annotations at every call: jaxtyping's import hook with a faster decorator.
 
-Its own decorator binds the arguments by name and checks them twice, for better messages; on tensors as small as those
-of the tests that took half of all their time. And whether a call is as its annotations say hangs on the kinds of what
-goes in and comes out, not on the numbers: kinds that were found right once are right the next time."""
+jaxtyping's own decorator binds the arguments by name and checks them twice, for better messages. With tensors as small
+as those of the tests, that took half of all test time. Whether a call matches its annotations depends only on types,
+dtypes and shapes, so a combination that passed once is not checked again."""
 
 import functools
 import inspect
@@ -19,7 +19,7 @@ _theirs = jaxtyping.jaxtyped
 
 
 def check_shapes_of(modules: list[str]) -> None:
-    """Of every function in these modules, from when they are imported."""
+    """Checks every function of these modules, if called before they are imported."""
     jaxtyping.jaxtyped = _checked
     jaxtyping.install_import_hook(modules, "beartype.beartype")
 
@@ -33,15 +33,15 @@ def _checked(thing: Any = None, **settings: Any) -> Any:
 
 
 def _with_axes(function: Callable) -> Callable:
-    """The names of axes mean the same in all arguments of one call and in what it returns."""
+    """The name of an axis means the same size in all arguments of a call and in its result."""
     if not any("jaxtyping" in str(annotation) for annotation in function.__annotations__.values()):
-        # A function inside another is made anew at every call of that one, and looking at it took longer than calling.
-        # Nor is a kernel a function that is called: Triton reads its text, and looks its arguments up by name.
+        # A nested function is created at every call of the outer one, and inspecting it takes longer than calling it.
+        # Triton kernels are not called as functions: Triton reads their source and looks arguments up by name.
         is_kernel = any("constexpr" in str(annotation) for annotation in function.__annotations__.values())
         return function if is_kernel or "<locals>" in function.__qualname__ else beartype(function)
     checked = beartype(function)
     right: dict[Hashable, set[Hashable]] = {}
-    """By the kinds of what was given, those of what was returned."""
+    """For each signature of the arguments, the signatures of the results that passed."""
     answers = []
 
     @beartype
@@ -55,7 +55,7 @@ def _with_axes(function: Callable) -> Callable:
         if given not in right:
             with _theirs("context"):
                 answer = checked(*arguments, **named)
-            right.setdefault(given, set()).add(_kind(answer))  # (it may have called itself)
+            right.setdefault(given, set()).add(_kind(answer))  # setdefault, because a recursive call may have added it
             return answer
         answer = function(*arguments, **named)
         if (returned := _kind(answer)) not in right[given]:
@@ -73,7 +73,7 @@ def _kinds(values: Iterable[Any]) -> tuple[Hashable, ...]:
 
 
 def _kind(value: Any) -> Hashable:
-    """All that an annotation can ask about."""
+    """Everything about a value that an annotation can check."""
     kind = type(value)
     if kind is Tensor or kind is Parameter:
         return value.dtype, value.shape

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says is so."""
+"""What docs/architecture.md says is true."""
 
 import pkgutil
 import re
@@ -10,23 +10,24 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 
 
-def test_the_tree_is_the_tree(monkeypatch):
+def test_the_tree_is_up_to_date(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     from tree import BEGIN, END, tree
 
     sys.modules.pop("tree")
     written = PAGE.partition(BEGIN)[2].partition(END)[0]
-    assert written.splitlines() == tree().splitlines(), "to write it anew: python docs/tree.py"
+    assert written.splitlines() == tree().splitlines(), "to update it: python docs/tree.py"
 
 
-def test_every_room_and_file_says_what_it_is():
+def test_every_package_and_module_has_a_docstring():
     tree = PAGE.partition("## The tree")[2].partition("### ")[0]
     silent = [line for line in tree.splitlines() if re.fullmatch(r"\s+\S+", line)]
-    assert silent == [], "their docstrings are missing"
+    assert silent == [], "these have no docstring"
 
 
-def test_the_documents_name_no_file_that_is_not_there():
-    """From the top, or from the package: `docs/tree.py`, `nn/positions.py`. (ID stands for the name of a case.)"""
+def test_files_named_in_the_documents_exist():
+    """Paths from the root or from the package: `docs/tree.py`, `nn/positions.py`. (ID stands for the name of a
+    case.)"""
     lost = {}
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
@@ -38,8 +39,8 @@ def test_the_documents_name_no_file_that_is_not_there():
     assert {page: names for page, names in lost.items() if names} == {}
 
 
-def test_the_documents_name_nothing_that_cannot_be_imported():
-    """`headway.look.maps.maps_of(…)` in prose and examples alike."""
+def test_names_in_the_documents_can_be_imported():
+    """Names such as `headway.look.maps.maps_of(…)`, in prose and examples."""
     lost = {}
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for name in re.findall(r"(?<![\w\".])headway(?:\.[a-zA-Z_]\w*)+", page.read_text("utf-8")):
@@ -50,7 +51,7 @@ def test_the_documents_name_nothing_that_cannot_be_imported():
     assert lost == {}
 
 
-def test_links_between_the_documents_lead_somewhere():
+def test_links_between_the_documents_work():
     lost = []
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
@@ -60,7 +61,7 @@ def test_links_between_the_documents_lead_somewhere():
 
 
 def test_a_wheel_has_every_file():
-    """Modules are found; of other files pyproject.toml has to say that they belong to it."""
+    """Modules are found automatically; other files have to be listed in pyproject.toml."""
     package = ROOT / "headway"
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
     taken = {path for pattern in patterns["headway"] for path in package.glob(pattern)}

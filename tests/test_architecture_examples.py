@@ -1,4 +1,4 @@
-"""The examples of docs/architecture.md: each is a file of its own, and does what the page says."""
+"""The examples of docs/architecture.md: each works as a separate file, and does what the page says."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ MODEL_AUDITS = ("finite", "causality", "causal-gradient", "padding", "batch-inva
 
 @pytest.fixture
 def example(tmp_path: Path) -> Iterator[Callable[[str], ModuleType]]:
-    """An example as the file that somebody gives with `--with`; what it brings is forgotten afterwards."""
+    """Loads an example as `--with` does; what it registers is removed afterwards."""
     before = plugins.loaded()
 
     def read(name: str) -> ModuleType:

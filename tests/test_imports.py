@@ -1,4 +1,4 @@
-"""Imports go one way, and looking at Headway costs nothing."""
+"""Imports go one way, and commands import only what they need."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ def test_the_contracts_of_pyproject_hold():
 
 
 @pytest.mark.parametrize("module", ["headway", "headway.cli", "headway.core.errors"])
-def test_importing_it_brings_nothing_heavy_along(module):
+def test_importing_headway_imports_nothing_heavy(module):
     heavy = ("torch", "numpy", "pydantic", "matplotlib", "tokenizers", "transformers", "scipy")
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -29,15 +29,15 @@ def test_importing_it_brings_nothing_heavy_along(module):
 
 @pytest.mark.parametrize("module", ["study", "factors", "questions", "claims", "measures", "mistakes", "__init__"])
 def test_a_study_is_described_without_torch(module):
-    """Reading and writing of designs is for editors, web pages and `--help` too."""
+    """Editors, web pages and `--help` read and write designs too."""
     heavy = ("torch", "numpy", "scipy", "tokenizers", "transformers")
     code = f"import sys, headway.study.design.{module}; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 
 
-def test_training_begins_with_nothing_that_it_may_never_need():
-    """Every import stands between a command and its first step."""
+def test_training_imports_only_what_it_always_needs():
+    """Every import delays the first step."""
     unused = ("scipy", "transformers", "matplotlib", "triton", "torch._dynamo", "torch._inductor")
     unused += ("sklearn", "sacrebleu", "jinja2", "optuna", "peft", "pyarrow", "huggingface_hub")
     modules = "headway.experiment.population, headway.cli.printing, headway.cli.progress"
@@ -46,8 +46,8 @@ def test_training_begins_with_nothing_that_it_may_never_need():
     assert answer.stdout.strip() == "[]"
 
 
-def test_garbage_is_not_looked_for_while_training_is_imported():
-    """Nothing of it is any; to look takes a twelfth of the start."""
+def test_garbage_collection_is_off_while_training_is_imported():
+    """None of the imports is garbage, and searching for garbage took a twelfth of the start-up time."""
     code = """
 import gc, sys
 looked = []
@@ -61,8 +61,8 @@ print(looked, gc.isenabled(), gc.get_freeze_count() > 100_000)
     assert answer.stdout.strip() == "[] True True"
 
 
-def test_the_help_of_a_verb_is_there_at_once():
-    """In half a second, as the processor counts it; twice that here, because machines that test are busy."""
+def test_the_help_of_a_verb_is_fast():
+    """In half a second of CPU time; the test allows a second, because machines that run tests are busy."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "headway.cli", "study", "plan", "--help"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -74,8 +74,8 @@ def test_the_help_of_a_verb_is_there_at_once():
 @pytest.mark.parametrize(
     "verb", [["recipes"], ["cases"], ["runs", "--runs", "here"], ["runs", "--runs", "here", "--json"]]
 )
-def test_lists_are_there_without_torch(verb, tmp_path):
-    """Nor with anything else that takes longer to load than there is to say."""
+def test_lists_need_no_torch(verb, tmp_path):
+    """And without anything else that loads slowly."""
     run = tmp_path / "here" / "one"
     run.mkdir(parents=True)
     facts = {"format": 1, "headway": "0.1", "headline": "perplexity", "status": "finished", "step": 3, "reason": None}
@@ -91,8 +91,8 @@ def test_lists_are_there_without_torch(verb, tmp_path):
     assert {"recipes": "demo", "cases": "B7", "runs": "2.5"}[verb[0]] in said
 
 
-def test_no_two_classes_have_one_name():
-    """Who reads a name in a traceback, or searches for it, finds one thing."""
+def test_no_two_classes_have_the_same_name():
+    """So a name in a traceback is unambiguous."""
     homes: dict[str, list[str]] = {}
     for file in sorted((PROJECT / "headway").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

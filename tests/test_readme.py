@@ -1,4 +1,4 @@
-"""What README shows works: its recipes load with their changes, its verbs exist, and its known sets are known."""
+"""What README shows works: its recipes load with their changes, its verbs exist, and its data sets are known."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from headway.recipe.sweep import varied
 DOCS = Path(__file__).parents[1] / "docs"
 README = (DOCS.parent / "README.md").read_text("utf-8")
 COMMANDS = [shlex.split(line, comments=True) for line in README.splitlines() if line.startswith("headway ")]
-OWN = {"model.positions=mine"}  # of a file of one's own
+OWN = {"model.positions=mine"}  # needs a file of the user's
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -48,7 +48,7 @@ def test_its_recipes_load_without_any_data(words, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_its_commands_work_one_after_the_other_on_a_fresh_machine(tmp_path, monkeypatch):
-    """As a stranger types them, in a folder with nothing in it but what README says is theirs."""
+    """Run in a folder that contains only what README says the user has."""
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     own = re.search(r"```python\n(.*?)```", (DOCS / "own-variant.md").read_text("utf-8"), re.DOTALL)
     asked = re.search(r"```yaml\n(.*?)```", (DOCS / "studies.md").read_text("utf-8"), re.DOTALL)
@@ -59,7 +59,7 @@ def test_its_commands_work_one_after_the_other_on_a_fresh_machine(tmp_path, monk
     )
     environment = {**os.environ, "HEADWAY_CACHE": str(tmp_path / "cache")}
     for words in COMMANDS:
-        if words[1] == "open":  # which serves until it is stopped: tests/workbench
+        if words[1] == "open":  # it serves until it is stopped; tests/workbench tests it
             continue
         shorter = ["--trials", "2", "training.duration=60 steps"] if words[1] == "tune" else []
         files = [str(found) for word in words for found in (sorted(tmp_path.glob(word)) if "*" in word else [word])]
@@ -74,7 +74,7 @@ def test_its_commands_work_one_after_the_other_on_a_fresh_machine(tmp_path, monk
     assert {"maps.html", "curves.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_every_known_set_is_told_with_its_files():
+def test_every_known_data_set_is_listed_with_its_files():
     table = dict(re.findall(r"^\| `([\w-]+)` \| (.*?) \|", README, re.MULTILINE))
     files = {name: list(one.files.values()) for known in (KNOWN_SETS, KNOWN_TABLES) for name, one in known.items()}
     files |= {
@@ -87,7 +87,7 @@ def test_every_known_set_is_told_with_its_files():
 
 
 def _told(file: str, cell: str) -> bool:
-    """Names in braces stand for several."""
+    """Braces in a name stand for several files."""
     stem = file.removesuffix(".gz")
     names = re.findall(r"`([^`]+)`", cell)
     patterns = ["".join("(" + part[1:-1].replace(",", "|") + ")" if part[0] == "{" else re.escape(part)

