@@ -226,9 +226,7 @@ class Fate:
         return call
 
     def strike(self, name: str, where: Any, half: Callable[[], Any] = lambda: None) -> None:
-        number = next(
-            self.numbers
-        )  # each call has its own number even if threads write concurrently; otherwise the n-th could be missed
+        number = next(self.numbers)  # one per call, even if threads write at the same time, so that none is missed
         os.write(self.calls, f"{name} {where}\n".encode())
         if not self.at or number < self.at:
             return

@@ -93,9 +93,7 @@ class HubServer:
                 """The repository, if it may be read; otherwise the error is sent."""
                 found = hub.repositories.get((kind, unquote(name)))
                 if found is None:
-                    self.refuse(
-                        401, "RepoNotFound"
-                    )  # 401 as for a missing one, so that names of private repositories are not revealed
+                    self.refuse(401, "RepoNotFound")  # so that names of private repositories are not revealed
                 elif found.status is not None:
                     self.refuse(found.status, None)
                 elif revision is not None and not found.knows(unquote(revision)):
