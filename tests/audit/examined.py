@@ -1,4 +1,4 @@
-"""Small models under examination, for the tests of audits: a made-up language, and texts of it with labels."""
+"""Small models for the tests of audits, with token sequences and labels made by a rule."""
 
 import copy
 from functools import cache
@@ -15,7 +15,7 @@ from headway.data.labelled.batches import RowBatch
 from headway.recipe.recipe import Recipe, from_tree
 
 OF_WEIGHTS = tuple(one for one in MODEL_AUDITS if one not in (initial_loss, one_batch))
-"""The audits that look at the weights as they are; the other two look at a fresh model, and take half the time."""
+"""The audits of the weights as they are. The other two train a new model, and take half the time."""
 
 CLASSIFIER = "model.kind=classifier"
 VOCABULARY, CLASSES, CONTEXT = 40, 5, 32
@@ -27,7 +27,7 @@ BASE = {
 
 
 def examine(*changes: str, steps: int = 0) -> Probe:
-    """A model of this recipe, after so many steps of training."""
+    """A probe of a model of this recipe, trained for this number of steps."""
     recipe = small_recipe(*changes)
     how, batch = tasks.of(recipe).probing, batch_at(recipe, 0)
     probe = Probe(fresh(recipe), recipe, batch, how, lambda: fresh(recipe), trained=steps > 0)
@@ -38,7 +38,7 @@ def examine(*changes: str, steps: int = 0) -> Probe:
 
 def small_recipe(*changes: str) -> Recipe:
     tree = copy.deepcopy(BASE)
-    if CLASSIFIER in changes:  # (as a change, it would begin the whole model afresh)
+    if CLASSIFIER in changes:  # as an override, it would reset the whole model section
         tree["data"] = {"kind": "labelled"}
         tree["model"]["kind"] = "classifier"
     return from_tree(tree, "small", overrides=[change for change in changes if change != CLASSIFIER])
@@ -73,7 +73,7 @@ def train(probe: Probe, steps: int) -> None:
 
 @cache
 def language() -> Tensor:
-    """Words that follow each other by a rule, most of the time."""
+    """Token sequences in which a rule determines most next tokens."""
     drawn = noise.integers(noise.stream_keys([0], "language"), 0, VOCABULARY, 2000)[0]
     ids = [0]
     for k, random in enumerate(drawn.tolist()):

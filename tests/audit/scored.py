@@ -1,4 +1,4 @@
-"""Small runs, trained and scored, for the tests of what looks at scores and populations."""
+"""Small trained and scored runs, for the tests of audits of scores and populations."""
 
 import shutil
 from copy import deepcopy
@@ -24,7 +24,7 @@ WORDS = {"fish": "cod eel carp pike perch", "tree": "oak elm ash birch lime", "b
 
 
 class Ground:
-    """A folder with data, in which runs are trained once and copied after."""
+    """A folder with data, in which each run is trained once and then copied."""
 
     def __init__(self, home: Path):
         self.home, self.count, self.trained = home, 0, {}
@@ -50,7 +50,7 @@ class Ground:
         return train(recipes, [f"run-{self.count}-{seed}" for seed in range(seeds)], self.home / "runs")
 
     def copy_of(self, *changes: str) -> Run:
-        """Of a run that was trained before, if it was."""
+        """A copy of the run of this recipe, which is trained if it does not exist yet."""
         if changes not in self.trained:
             (self.trained[changes],) = self.train(*changes)
         self.count += 1
@@ -59,7 +59,7 @@ class Ground:
 
 
 def examined(run: Run, **changed: float) -> Report:
-    """By the audits of scores alone."""
+    """The report of the audits of scores alone."""
     with torch.no_grad():
         population = scored_population([run], tasks.load_for(run), [run.checkpoint("auto")])
         (scored,) = replace(population, **changed).members

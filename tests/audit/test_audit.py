@@ -1,4 +1,4 @@
-"""The core: checks become findings, findings become audit.json."""
+"""The basics of audits: checks return findings, and findings are written to audit.json."""
 
 import json
 import math
@@ -70,7 +70,7 @@ def test_a_check_that_breaks_is_a_failure_and_does_not_stop_the_others():
     assert report.warnings == [report.finding("always-warns")]
 
 
-def test_what_is_not_finite_is_no_value():
+def test_a_value_that_is_not_finite_is_none():
     (finding,) = size_of_it.run(math.nan).findings
     assert finding.verdict == "fail" and finding.value is None
 
@@ -87,7 +87,7 @@ def test_no_report_yet(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"findings": [{}]}', '{"findings": [], "not_run": 3}'])
-def test_a_damaged_report_is_the_users_to_remove(tmp_path, content):
+def test_the_user_is_told_to_remove_a_damaged_report(tmp_path, content):
     (tmp_path / "audit.json").write_text(content)
     with pytest.raises(UserError, match=r"audit.json cannot be read: .*; remove it, and audit again"):
         read_report(tmp_path)
@@ -99,7 +99,7 @@ def test_an_audit_is_found_by_name():
         find_audit("casuality", ALL_AUDITS)
 
 
-def test_every_audit_has_a_name_of_its_own_and_explains_itself():
+def test_every_audit_has_a_unique_name_and_an_explanation():
     names = [one.name for one in ALL_AUDITS]
     assert len(set(names)) == len(names)
     for one in ALL_AUDITS:
@@ -112,7 +112,7 @@ def test_two_findings_of_one_audit_are_not_mixed_up():
     assert (Report((one,)) + Report((two,), {"c": "no"})) == Report((one, two), {"c": "no"})
 
 
-def test_an_audit_that_rests_on_one_that_failed_cannot_say():
+def test_an_audit_is_not_run_if_one_it_rests_on_failed():
     asked = []
 
     def check(verdict):

@@ -1,4 +1,5 @@
-"""What audits share, so that they cost little: what depends on the data is found once, and passes are few."""
+"""Audits are cheap because they share work: whatever depends only on the data is computed once, and forward passes are
+few."""
 
 from collections import Counter
 from dataclasses import replace
@@ -48,7 +49,7 @@ def calls(tmp_path, monkeypatch) -> Counter[str]:
     return found
 
 
-def test_what_depends_on_the_data_is_found_once_for_a_population(workshop, tmp_path, calls):
+def test_what_depends_on_the_data_is_computed_once_for_a_population(workshop, tmp_path, calls):
     names, recipes = varied(tiny_recipe(workshop.text), "tiny", ["seed=0..2"])
     runs = train(recipes, names, tmp_path / "runs")
     reports = audit_runs(runs, tasks.load(recipes[0]))
@@ -56,8 +57,9 @@ def test_what_depends_on_the_data_is_found_once_for_a_population(workshop, tmp_p
     assert len({report.finding("scored-split").verdict for report in reports}) == 1
 
 
-def test_members_of_a_population_are_asked_all_at_once(workshop, tmp_path, monkeypatch):
-    """However many there are: the scorer is asked as often, and as many models are built and evaluated."""
+def test_members_of_a_population_are_audited_in_one_batch(workshop, tmp_path, monkeypatch):
+    """The number of calls to the scorer, and of models built and evaluated, does not depend on the size of the
+    population."""
     asked: dict[int, Counter[str]] = {5: Counter(), 7: Counter()}
     for members, calls in asked.items():
         names, recipes = varied(tiny_recipe(workshop.text), f"tiny-{members}", [f"seed=0..{members - 1}"])
@@ -72,7 +74,7 @@ def test_members_of_a_population_are_asked_all_at_once(workshop, tmp_path, monke
 
 
 @pytest.mark.audited
-def test_what_is_found_of_a_member_is_what_is_found_of_it_alone(workshop, tmp_path):
+def test_findings_about_a_member_equal_those_about_it_alone(workshop, tmp_path):
     names, recipes = varied(tiny_recipe(workshop.text, "training.keep_best=true"), "tiny", ["seed=0..2"])
     runs = train(recipes, names, tmp_path / "runs")
     spoilt = runs[1]
@@ -90,8 +92,8 @@ def test_what_is_found_of_a_member_is_what_is_found_of_it_alone(workshop, tmp_pa
 @pytest.mark.parametrize(
     ("kind", "places"), [("lm", [1, 0, 2, 3, 4]), ("lm", [4, 0, 1, 2, 3]), ("rows", [0, 1, 2, 4, 3])]
 )
-def test_what_goes_wrong_among_many_alone_is_not_taken_for_the_truth(tmp_path, monkeypatch, kind, places):
-    """Answers of five that change places: nothing is wrong with one, nor with the three that are compared."""
+def test_a_fault_that_only_large_populations_have_is_found_in_their_scores(tmp_path, monkeypatch, kind, places):
+    """Outputs of five replicas are exchanged. A single replica is right, and so are the three of a control group."""
     runs = Ground(tmp_path).train(*([CLASSIFIER] if kind == "rows" else []), seeds=5)
     model = Classifier if kind == "rows" else LanguageModel
     honest = model.forward
@@ -113,8 +115,8 @@ def test_what_goes_wrong_among_many_alone_is_not_taken_for_the_truth(tmp_path, m
 
 
 @pytest.mark.audited
-def test_evaluations_that_change_places_are_found(tmp_path, monkeypatch):
-    """What training does with many at once cannot be checked by doing it again with as many."""
+def test_exchanged_evaluations_are_found(tmp_path, monkeypatch):
+    """A fault in the evaluation of a population cannot be found by evaluating the same population again."""
     honest = LanguageModelling.evaluate
 
     def changing_places(self, model):
@@ -138,14 +140,14 @@ def _is_spoilt(audit, run, spoilt) -> bool:
     return run is spoilt and audit.name == "scores-again"
 
 
-def test_and_once_for_all_runs_on_it(workshop, calls):
-    """Of a study, say: the text is the same whatever the model; what counting gets depends on the window it has."""
+def test_what_depends_on_the_data_is_computed_once_for_all_runs_on_it(workshop, calls):
+    """As in a study: audits of a text do not depend on the model, and n-gram baselines only on its window."""
     for change in ("seed=1", "model.width=8", "model.positions=alibi", "scoring.segment=8"):
         assert tasks.load(tiny_recipe(workshop.text, change)).evidence.data.findings
     assert calls == {"audit_data": 1, "language_baselines": 2}
 
 
-def test_an_audit_of_the_users_own_is_not_hidden_by_what_was_found_without_it(workshop, tmp_path, calls):
+def test_findings_cached_before_a_users_audit_was_loaded_do_not_hide_it(workshop, tmp_path, calls):
     assert tasks.load(tiny_recipe(workshop.text)).evidence.data.finding("vowels") is None
     (tmp_path / "own.py").write_text(
         "from headway.audit.audit import audit, passed\n\n\n"
@@ -160,16 +162,16 @@ def test_an_audit_of_the_users_own_is_not_hidden_by_what_was_found_without_it(wo
 
 
 @pytest.mark.parametrize(("changes", "most"), [((), 63), (("model.dropout=0.2",), 72)])
-def test_passes_through_a_model_are_few(monkeypatch, changes, most):
-    """Of all audits of a model together, but for the one that trains it."""
+def test_audits_need_few_forward_passes(monkeypatch, changes, most):
+    """All audits of a model together, except the one that trains it."""
     passes: Counter[str] = Counter()
     counted(monkeypatch, LanguageModel, "hidden", passes)
     report = audit_model(examine(*changes), OF_WEIGHTS)
     assert not report.failures and passes["hidden"] <= most, passes
 
 
-def test_answers_that_would_be_many_are_to_few_rows():
-    """Half as many sentences at ten times the vocabulary, and as long."""
+def test_with_a_large_vocabulary_fewer_sequences_are_used():
+    """With ten times the vocabulary, audits use fewer sequences of the same length."""
     few = examine()
     large = few.recipe.model.build(50_000, [0]).eval()
     many = replace(few, model=large, fresh=lambda: large)
@@ -177,7 +179,7 @@ def test_answers_that_would_be_many_are_to_few_rows():
     assert few.trains_as_it_evaluates and not examine("model.dropout=0.2").trains_as_it_evaluates
 
 
-def test_the_words_of_a_text_are_numbered_once(monkeypatch):
+def test_the_words_of_a_text_are_indexed_once(monkeypatch):
     passes: Counter[str] = Counter()
     counted(monkeypatch, text_set, "words_of", passes)
     splits = {"train": "a b c d e f g h i " * 50, "valid": "k l m n o p q r s t " * 20}

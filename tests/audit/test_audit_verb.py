@@ -1,4 +1,4 @@
-"""`headway audit`, as people call it."""
+"""`headway audit` on the command line."""
 
 import json
 import shutil
@@ -13,13 +13,13 @@ from headway.run.folder import open_run
 
 @pytest.fixture
 def runs(workshop, tmp_path):
-    """A copy, for reports are written into it."""
+    """A copy, because reports are written into it."""
     return shutil.copytree(workshop.runs, tmp_path / "runs")
 
 
 @pytest.fixture
 def audit(workshop, runs, monkeypatch, capsys):
-    """Exit code, stdout and stderr of `headway audit …`."""
+    """Runs `headway audit …` and returns the exit code, stdout and stderr."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     monkeypatch.setenv("COLUMNS", "300")
 
@@ -60,7 +60,7 @@ def test_an_audit_explains_itself(audit):
     assert "millionth" in out
 
 
-def test_mistakes_are_told_in_words(audit):
+def test_mistakes_are_clear_messages(audit):
     assert audit()[0::2] == (2, "headway: give a run or a recipe to audit, or --explain AUDIT\n")
     assert "did you mean 'causality'?" in audit("--explain", "causalty")[2]
     assert "'tinny' is neither a run nor a recipe; did you mean 'tiny'?" in audit("tinny")[2]
@@ -68,8 +68,8 @@ def test_mistakes_are_told_in_words(audit):
     assert "tiny is a run, so seed=3 can no longer be changed" in audit("tiny", "seed=3")[2]
 
 
-def test_the_heads_of_imported_weights_are_looked_at_too(audit, runs):
-    """Somebody trained them, though not by this recipe."""
+def test_the_heads_of_imported_weights_are_audited_too(audit, runs):
+    """They were trained, though not by this recipe."""
     facts = json.loads((runs / "tiny" / "run.json").read_text())
     (runs / "tiny" / "run.json").write_text(json.dumps(facts | {"imported_from": "elsewhere"}))
     reseal(runs / "tiny")

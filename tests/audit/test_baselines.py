@@ -1,4 +1,4 @@
-"""The n-gram model against a slow one written from the formula; the cheap classifiers against what can be counted."""
+"""The n-gram model is compared with a slow one written from the formula, and the cheap classifiers with counts."""
 
 import math
 from collections import Counter
@@ -63,7 +63,7 @@ class SlowKneserNey:
 
 @given(texts, st.lists(st.integers(0, 4), min_size=2, max_size=12), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_the_n_gram_model_is_the_slow_one(train, held_out, order):
+def test_the_n_gram_model_equals_the_slow_one(train, held_out, order):
     model = ngram.fit(np.array(train), 5, order)
     slow = SlowKneserNey(train, 5, order)
     context = np.arange(1, len(held_out))
@@ -81,7 +81,7 @@ def test_after_any_context_the_probabilities_sum_to_one(train, context, order):
     assert np.exp(-np.array(nats)).sum() == pytest.approx(1)
 
 
-def test_discounts_are_estimated_where_there_is_evidence():
+def test_discounts_are_estimated_where_there_are_enough_counts():
     text = np.random.default_rng(0).zipf(1.3, 5000) % 1000
     model = ngram.fit(text, 1000, 3)
     slow = SlowKneserNey(text.tolist(), 1000, 3)
@@ -100,7 +100,7 @@ def test_no_more_context_is_used_than_allowed():
     assert far < 0.1 < 1 < near
 
 
-def test_context_lengths_are_what_the_windows_show():
+def test_context_lengths_are_those_of_the_windows():
     assert context_lengths(9, Reading(4, 4)).tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
     assert context_lengths(9, Reading(4, 2)).tolist() == [1, 2, 3, 4, 3, 4, 3, 4]
     assert context_lengths(3, Reading(100, 100)).tolist() == [1, 2]
@@ -111,26 +111,26 @@ def test_language_baselines_carry_labels():
     rng = np.random.default_rng(1)
     ids = {"train": np.cumsum(rng.integers(1, 3, 4000)) % 7, "valid": np.cumsum(rng.integers(1, 3, 500)) % 7}
     unigram, five = language_baselines(ids, ["valid"], 7, Reading(32, 32), "char")["valid"]
-    assert unigram.score.value == pytest.approx(7, rel=0.02)  # all seven are equally frequent …
-    assert five.score.value == pytest.approx(2, rel=0.03)  # … but only two can follow
+    assert unigram.score.value == pytest.approx(7, rel=0.02)  # all seven are equally frequent
+    assert five.score.value == pytest.approx(2, rel=0.03)  # only two can follow any context
     assert "499 tokens" in five.score.label and "segment 32" in five.score.label
     assert "fitted on 4,000 train tokens" in five.score.label
 
 
-def test_a_stated_beginning_is_counted_of_a_very_long_text(monkeypatch):
+def test_of_a_very_long_text_the_stated_beginning_is_counted(monkeypatch):
     monkeypatch.setattr("headway.audit.baselines.MOST_TOKENS", 10)
     ids = {"train": np.arange(20) % 3, "valid": np.arange(9) % 3}
     (first, _) = language_baselines(ids, ["valid"], 3, Reading(4, 4), "word")["valid"]
     assert "fitted on the first 10 of 20 train tokens" in first.score.label
 
 
-def test_majority_answers_the_commonest_class_of_train():
+def test_majority_predicts_the_most_frequent_class_of_train():
     labels = {"train": ["a", "b", "b"], "test": ["a", "a", "b", "c"]}
     found = majority(labels, "test").score
     assert found.value == 0.25 and "'b'" in found.label and "n = 4" in found.label
 
 
-def test_bag_of_words_is_given_for_seen_and_unseen_rows_apart():
+def test_bag_of_words_is_scored_on_seen_and_unseen_rows_separately():
     rows = {
         "train": ["good fine film", "a good one", "bad dull film", "a bad one"],
         "test": ["a good one", "good", "bad", "dull"],
@@ -145,7 +145,7 @@ def test_bag_of_words_is_given_for_seen_and_unseen_rows_apart():
 @pytest.mark.parametrize(
     ("rows", "labels", "reason"), [(["a b", "c d"], ["x", "x"], "one class"), (["!", "?"], ["x", "y"], "no words")]
 )
-def test_bag_of_words_says_why_it_cannot_be_had(rows, labels, reason):
+def test_bag_of_words_says_why_it_does_not_apply(rows, labels, reason):
     with pytest.raises(DoesNotApply, match=reason):
         bag_of_words({"train": rows, "test": rows}, {"train": labels, "test": labels}, ["test"])
 
@@ -180,7 +180,7 @@ def test_beats_counting_only_warns():
         beats_counting.check(compared("valid.perplexity", 113, "unigram", 233, 10))
 
 
-def test_of_many_classes_the_nearest_mean_is_the_baseline_and_says_so(monkeypatch):
+def test_with_many_classes_the_nearest_mean_is_the_baseline_and_is_named(monkeypatch):
     words = [f"w{k}" for k in range(60)]
     rows = {"train": [f"{w} {w} and {v}" for w in words for v in ("this", "that", "more")], "test": words}
     labels = {"train": [w for w in words for _ in range(3)], "test": words}

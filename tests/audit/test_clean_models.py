@@ -1,4 +1,4 @@
-"""No audit fails, and none warns, on models that have no fault: fresh or trained, whatever they are made of."""
+"""No audit fails or warns on models without faults: fresh or trained, with every kind of part."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_no_alarm_on_models_fresh_and_trained(changes: tuple[str, ...], steps: i
 
 
 @pytest.mark.parametrize("changes", [*EVERYTHING_ONCE, *(made for made, _ in ENCODERS[::3])], ids=" ".join)
-def test_no_alarm_on_how_models_begin_to_learn(changes: tuple[str, ...]):
+def test_no_alarm_in_the_first_steps_of_training(changes: tuple[str, ...]):
     assert alarms(*changes, steps=0, audits=LEARNING) == []
 
 
@@ -100,12 +100,12 @@ def test_no_alarm_on_long_rows(changes: tuple[str, ...]):
 @pytest.mark.parametrize("rate", ["3e-4", "1e-1"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_one_step_of_sgd_moves_little_and_freezes_nothing(kind: str, rate: str, norm: str):
-    """Weight decay moves queries further than their gradient does."""
+    """Weight decay moves the query weights further than their gradient does."""
     slow = ("training.optimizer=sgd", f"training.optimizer.learning_rate={rate}", "model.layers=4")
     assert alarms(f"model.kind={kind}", f"model.norm={norm}", *slow, steps=1, audits=(moved,)) == []
 
 
-def test_where_not_every_position_can_be_probed_the_likely_ones_are(monkeypatch: pytest.MonkeyPatch):
+def test_if_not_every_position_can_be_probed_the_likely_ones_are(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("headway.audit.probe.OPERATIONS", 0)
     monkeypatch.setattr("headway.audit.probe.FEWEST_CUTS", 12)
     probe = examine("data.segment=40", "scoring.segment=100", "model.context=40", "model.positions=none")
@@ -113,16 +113,16 @@ def test_where_not_every_position_can_be_probed_the_likely_ones_are(monkeypatch:
     assert set(cut) == {40, 100}
     for length, behind in cut.items():
         assert len(behind) == 12 and {0, length - 2, length // 2 - 1, 7, 15, 31} <= behind
-    assert 39 in cut[100]  # the border of training
+    assert 39 in cut[100]  # the last position of training sequences
 
 
 def test_many_steps_leave_a_model_clean():
-    """Scores and answers grow in training; thresholds grow with them."""
+    """Losses and logits grow in training, and the thresholds grow with them."""
     assert alarms("training.optimizer.learning_rate=1e-2", steps=150) == []
 
 
-def test_a_model_that_says_the_same_everywhere_raises_no_other_alarm():
-    """Where answers do not vary there is no spread to measure by."""
+def test_a_model_with_constant_outputs_fails_no_other_audit():
+    """Constant outputs have no spread to compare differences with."""
     probe = examine(steps=3)
     with torch.no_grad():
         for layer in probe.model.layers:
@@ -133,7 +133,7 @@ def test_a_model_that_says_the_same_everywhere_raises_no_other_alarm():
     assert "collapsed-answers" in failures and failures <= {"order", "collapsed-answers"}
 
 
-def test_order_that_comes_in_by_another_door_is_seen_where_the_last_token_answers(monkeypatch):
+def test_order_added_to_the_embeddings_is_found_with_last_token_pooling(monkeypatch):
     from headway.models.encoder import Encoder
 
     honest = Encoder.embed

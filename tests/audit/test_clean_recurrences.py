@@ -1,4 +1,4 @@
-"""No audit fails, and none warns, on recurrences and hybrids that have no fault; and their faults are found."""
+"""No audit fails or warns on recurrences and hybrids without faults, and their faults are found."""
 
 from dataclasses import replace
 
@@ -75,8 +75,8 @@ def test_a_plain_recurrent_net_can_learn(kind: str):
     assert alarms(*changes, audits=(initial_loss, one_batch)) == []
 
 
-def test_a_loss_that_each_step_lowers_is_still_falling():
-    steep = [2 + 2.5 * 0.88**k for k in range(31)]  # then slower, but without a halt
+def test_a_loss_that_every_step_lowers_is_still_falling():
+    steep = [2 + 2.5 * 0.88**k for k in range(31)]  # then slower, but steadily
     assert _Attempt([*steep, *(steep[-1] - 0.01 * k for k in range(1, 11))]).is_falling
     assert not _Attempt([*steep, *(steep[-1] - 0.01 * (k + 2 * (k % 2)) for k in range(1, 11))]).is_falling
     assert not _Attempt([*steep, *(steep[-1] - 0.001 * k for k in range(1, 11))]).is_falling

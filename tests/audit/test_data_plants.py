@@ -1,4 +1,4 @@
-"""Every planted fault of data is seen by the audit meant for it, and clean variants raise no alarm."""
+"""Every planted fault of data is caught by the audit meant for it, and clean variants raise no alarm."""
 
 from functools import cache
 
@@ -17,7 +17,7 @@ from headway.data.running import sources
 
 OF_DATA = [fault for fault in faults() if fault.of in (RowSet, TextSet)]
 AUDITS = {RowSet: ROW_AUDITS, TextSet: TEXT_AUDITS}
-NOT_SEEN = {"a blank at the end, in 40% of a class"}  # docstrings of other classes end with blanks as well
+NOT_SEEN = {"a blank at the end, in 40% of a class"}  # docstrings of other classes end with a blank as well
 
 
 @cache
@@ -34,7 +34,7 @@ def one_of_each() -> list[Fault]:
 
 
 def alarms(report: Report) -> list[str]:
-    """But that a class has few rows, which is true of few rows, and of these sets."""
+    """Findings that fail or warn, without the warning that a class has few rows, which is true of these sets."""
     return [f"{f.audit}: {f.sentence}" for f in (*report.failures, *report.warnings) if f.audit != "class-balance"]
 
 

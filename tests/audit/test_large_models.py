@@ -1,4 +1,5 @@
-"""Of large models audits look at some of the weights: here every model is called large, and no fault gets away."""
+"""Audits compare only some weights of a large model. Here every model counts as large, and all faults are still
+caught."""
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_clean(optimizer, every_model_is_large):
     assert [finding.verdict for finding in report.findings] == ["pass", "pass"], report
 
 
-def test_the_weights_that_are_compared_are_from_everywhere_and_where_the_gradient_is():
+def test_compared_weights_are_spread_evenly_and_include_those_with_gradients():
     g = torch.zeros(1, 1000, 500)
     g[0, 777] = 1 + torch.arange(500)
     found = steps._compared(g, "adamw")
@@ -49,7 +50,7 @@ def test_the_weights_that_are_compared_are_from_everywhere_and_where_the_gradien
     assert steps._compared(g[:, :10], "adamw") is None and steps._compared(g, "somebody's own") is None
 
 
-def test_what_is_drawn_once_is_what_is_drawn_anew_and_nobody_shares_it():
+def test_reused_initial_weights_equal_new_ones_and_are_not_shared():
     recipe = small_recipe()
     weights = [p.detach().clone() for p in fresh(recipe).parameters()]
     with drawn_once():

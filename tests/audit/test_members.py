@@ -1,4 +1,4 @@
-"""What is wrong with one member of many is found in that member, though all are asked at once."""
+"""A fault of one member of a population is found in that member, although all are audited in one batch."""
 
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -77,7 +77,7 @@ def found_by(report) -> dict[str, str]:
         (looking_everywhere, "collapsed-heads"),
     ],
 )
-def test_a_fault_of_one_is_that_ones(runs, change, audit):
+def test_a_fault_of_one_member_is_found_in_that_member_only(runs, change, audit):
     clean = [found_by(report) for report in audit_runs(runs, tasks.load(runs[0].recipe))]
     spoil(runs[SPOILT], change)
     found = audit_runs(runs, tasks.load(runs[0].recipe))
@@ -94,8 +94,8 @@ def test_a_fault_of_one_is_that_ones(runs, change, audit):
             assert ours.value == pytest.approx(own.value, rel=1e-4, abs=1e-6)
 
 
-def test_what_should_stay_is_looked_at_in_each(workshop, tmp_path, monkeypatch):
-    """`tuning` looks closely at one of them."""
+def test_frozen_weights_are_checked_in_each_member(workshop, tmp_path, monkeypatch):
+    """`tuning` is only run in full on one member."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     runs = Ground(tmp_path).train(CLASSIFIER, "training.tuning=lora", seeds=3)
 
@@ -116,8 +116,8 @@ def too_large(weights, start):
 
 
 @pytest.mark.parametrize("change", [lost, too_large])
-def test_the_first_may_be_lost_and_the_others_are_looked_at(runs, change):
-    """Weights that are finite, and too large for any answer, tell nothing of an architecture, either."""
+def test_members_are_audited_even_if_the_first_has_no_finite_outputs(runs, change):
+    """Finite weights that are too large for finite outputs say nothing about an architecture either."""
     runs = runs[:3]
 
     def verdicts():
@@ -130,8 +130,8 @@ def test_the_first_may_be_lost_and_the_others_are_looked_at(runs, change):
     assert found[0]["finite"] == "fail" and found[1:] == clean[1:]
 
 
-def test_members_read_what_each_would_read_alone(runs):
-    """Sentences, and the rows by which embeddings and gradients are judged."""
+def test_members_are_probed_with_the_same_data_as_alone(runs):
+    """Sequences, and the excerpts used to audit embeddings and gradients."""
     task = tasks.load(runs[0].recipe)
     kept = KeptMembers(runs, [run.checkpoint("auto") for run in runs], task)
     everyone = kept.members[0].everyone
@@ -149,8 +149,8 @@ def test_members_read_what_each_would_read_alone(runs):
         torch.testing.assert_close(everyone.answers[place], alone.answers[0])
 
 
-def test_some_at_a_time_are_told_the_same(runs, monkeypatch):
-    """Where not all fit side by side: two, two, and one by itself."""
+def test_findings_do_not_depend_on_how_many_members_fit_into_a_batch(runs, monkeypatch):
+    """Where not all members fit into one batch: two, two, and one by itself."""
     spoil(runs[SPOILT], as_it_began)
     at_once = audit_runs(runs, tasks.load(runs[0].recipe))
     monkeypatch.setattr(audit, "WEIGHTS_AT_ONCE", 2 * runs[0].facts["parameters"])
@@ -177,8 +177,8 @@ def of_the_first_beside_others(found):
 
 
 @pytest.mark.parametrize("fault", [honest, of_the_neighbour, of_all_mixed, of_the_first_beside_others])
-def test_outputs_in_control_groups_are_those_of_each_alone(runs, fault, monkeypatch):
-    """A member is evaluated alone if a fault changes its outputs in its group."""
+def test_outputs_in_control_groups_equal_those_of_each_alone(runs, fault, monkeypatch):
+    """A member is evaluated alone if its outputs in its control group differ."""
     original, asked = LanguageModel.forward, []
 
     def forward(self, *given, **named):
@@ -256,7 +256,7 @@ def somebodys(probe):
 
 @pytest.fixture
 def theirs(workshop, tmp_path, monkeypatch):
-    """Runs with a layer and an audit of somebody else's."""
+    """Runs with a layer and an audit from a user's plugin."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     (tmp_path / "theirs.py").write_text(OF_SOMEBODY_ELSE)
     plugins.load_plugin(tmp_path / "theirs.py")
@@ -268,12 +268,12 @@ def theirs(workshop, tmp_path, monkeypatch):
 
 
 @pytest.mark.audited
-def test_what_a_layer_of_somebody_else_keeps_is_nobody_elses(theirs):
+def test_state_kept_by_a_users_layer_does_not_reach_other_members(theirs):
     for report in audit_runs(theirs, tasks.load(theirs[0].recipe)):
         assert report.finding("scores-again").verdict == "pass"
 
 
-def test_a_member_that_is_lost_does_not_take_the_others_with_it(theirs):
+def test_a_member_without_finite_outputs_does_not_affect_the_others(theirs):
     def nowhere(weights, start):
         weights["positions.slopes"].fill_(torch.nan)
 
@@ -283,19 +283,19 @@ def test_a_member_that_is_lost_does_not_take_the_others_with_it(theirs):
     assert all(report.finding(name).verdict == "pass" for report in others for name in ("finite", "moved"))
 
 
-def test_who_rests_on_an_audit_hears_of_it_though_all_were_asked_at_once(theirs):
+def test_in_a_batch_an_audit_is_not_run_where_one_it_rests_on_failed(theirs):
     spoil(theirs[0], as_it_began)
     found, *others = audit_runs(theirs, tasks.load(theirs[0].recipe))
     assert found.finding("moved").verdict == "fail"
     assert found.finding("somebodys") is None and "somebodys" in found.not_run
-    assert all(report.finding("somebodys").verdict == "pass" for report in others)  # which is asked of each
+    assert all(report.finding("somebodys").verdict == "pass" for report in others)  # the audit is run on each member
 
 
 @pytest.mark.parametrize(
     ("recipe", "asked"), [("pig-latin", [source_matters]), ("scenes", [picture_matters, caption_matters])]
 )
-def test_what_training_made_of_its_pairs_is_asked_of_each(recipe, asked):
-    """As trained, here, counts what is drawn by another seed: it ignores the source in another way."""
+def test_whether_trained_pairs_matter_is_audited_for_each_member(recipe, asked):
+    """The models are untrained but probed as trained ones, so each seed depends on the source by a different amount."""
     members = []
     for seed in (0, 1):
         own = load(recipe, [f"seed={seed}", "model.width=16", "model.layers=1", "training.batch=8"])
@@ -308,7 +308,7 @@ def test_what_training_made_of_its_pairs_is_asked_of_each(recipe, asked):
         assert values == alone and values[0] != values[1]
 
 
-def test_members_that_drop_more_or_less_are_judged_by_their_own_recipe(workshop, tmp_path, monkeypatch):
+def test_members_with_different_dropout_are_judged_by_their_own_recipe(workshop, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     recipe = tiny_recipe(workshop.text, "model.mixer.heads=2")
     names, recipes = varied(recipe, "tiny", ["seed=0..1", "model.dropout=0.0,0.3"])
@@ -317,7 +317,7 @@ def test_members_that_drop_more_or_less_are_judged_by_their_own_recipe(workshop,
         assert "dropout" not in {finding.audit for finding in report.failures}
 
 
-def test_where_most_never_moved_they_are_found(runs):
+def test_a_member_most_of_whose_weights_never_moved_is_found(runs):
     def most_still(weights, start):
         weights.update({name: value for name, value in start.items() if name != "embedding.weight"})
 

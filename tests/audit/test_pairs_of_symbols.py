@@ -1,4 +1,4 @@
-"""No alarm on pairs of symbols and numbers, where punctuation carries the meaning and digits are no language."""
+"""No alarm on pairs of symbols and numbers, where punctuation carries the meaning and digits have no language."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def _backwards(rng: np.random.Generator) -> tuple[str, str]:
 @pytest.mark.parametrize("drawn", [_sums, _brackets, _backwards])
 @pytest.mark.parametrize("in_order", [False, True])
 def test_no_alarm_on_symbols_and_digits(drawn, in_order: bool):
-    """Punctuation carries the meaning here, lengths are fixed, and numbers in order begin with ever new digits."""
+    """Punctuation carries the meaning, lengths are fixed, and sorted numbers keep beginning with new digits."""
     rng = np.random.default_rng(0)
     pairs = list(dict.fromkeys(drawn(rng) for _ in range(4000)))
     splits = _as_splits(pairs)
@@ -42,11 +42,11 @@ def test_no_alarm_on_symbols_and_digits(drawn, in_order: bool):
     assert [finding.sentence for finding in found if finding.verdict != "pass"] == []
 
 
-def test_operators_are_read_before_numbers_only():
+def test_operators_are_only_read_before_numbers():
     assert normalise("3 - 4 = -1") == "3 - 4 - 1" != normalise("3 + 4 = 7")
     assert normalise("well-known: A/B - and more") == "well known a b and more"
 
 
-def test_sides_that_differ_in_no_trigram_are_not_told_apart():
+def test_sides_without_different_trigrams_are_not_distinguished():
     with pytest.raises(DoesNotApply, match="do not tell"):
         swapped_sides.check(PairSet({"train": [(str(k), str(k + 7)) for k in range(10, 90)]}))

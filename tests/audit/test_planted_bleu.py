@@ -1,4 +1,4 @@
-"""Every fault of scores of texts is found by counting again; by another's definition they are sacreBLEU's."""
+"""Every fault in scores of texts is caught by computing them again; the second implementation equals sacreBLEU."""
 
 import itertools
 import shutil
@@ -46,7 +46,7 @@ SAID[7], SAID[9] = "Unter den Linden", "A cat . A cat . A cat . The dog runs"
 
 
 def counted_again(texts, right):
-    """Scores of these texts, and the recount that knows what is right."""
+    """Scores of these texts, and a recount with the true references."""
     sources = [f"{k} {text}" for k, text in enumerate(right)]
     best = [Hypothesis((), 1.0, -1.0)] * len(texts)
     tokenizer = Word().learn("\n".join(sources))
@@ -58,7 +58,7 @@ def counted_again(texts, right):
     return again.at_odds(again.whole, said)
 
 
-def test_honest_scores_are_what_they_are_called():
+def test_right_scores_pass():
     assert counted_again(SAID, RIGHT) is None
 
 
@@ -74,7 +74,7 @@ SIGNS = st.text(st.sampled_from("ab .,-'09!&;<x/“ßÄ€½²٠ \n"), max_size=
 @pytest.mark.parametrize("tokenizer", ["13a", "none", "intl", "char"])
 @settings(max_examples=30)
 @given(st.lists(st.tuples(SIGNS, SIGNS) | SIGNS.map(lambda text: (text, text)), min_size=1, max_size=4))
-def test_the_second_definition_is_sacrebleus(tokenizer, pairs):
+def test_the_second_implementation_equals_sacrebleu(tokenizer, pairs):
     ours, right = (list(side) for side in zip(*pairs, strict=True))
     for one in bleu.measured(ours, right, tokenizer):
         counts = counts_of(one.metric.name, ours, right, tokenizer)
@@ -107,7 +107,7 @@ def ground(tmp_path_factory):
 
 
 def grown(home, decoding: str):
-    """A clean run of it, when it is first asked for."""
+    """A clean run with this decoding, trained when it is first needed."""
     if not (home / "runs" / decoding).exists():
         changes = DECODED[decoding].changes if decoding in DECODED else ()
         train([recipe(home / "pairs.tsv", *changes)], [decoding], home / "runs")
@@ -118,7 +118,7 @@ def grown(home, decoding: str):
     ("decoding", "seconds"),
     [("greedy", 1e3), ("beam", 0), pytest.param("no run twice", 0, marks=pytest.mark.slow), ("drawn", 0)],
 )
-def test_clean_runs_raise_nothing(ground, decoding, seconds):
+def test_clean_runs_raise_no_alarm(ground, decoding, seconds):
     report = examined(open_run(grown(ground, decoding).name, ground / "runs"), seconds=seconds)
     verdicts = {one.audit: one.verdict for one in report.findings}
     assert {verdicts[name] for name in ("scores-again", "scored-split", "searched")} == {"pass"}

@@ -1,4 +1,4 @@
-"""Every planted fault is caught by the audit meant for it, and by none that has nothing to do with it."""
+"""Every planted fault is caught by the audit meant for it, and by no unrelated audit."""
 
 import pytest
 from examined import OF_WEIGHTS, examine
@@ -9,7 +9,7 @@ from headway.audit.plants.needs import MASKED, MATCHER, ONE_STACK, TRANSLATOR
 from headway.audit.plants.planting import Fault, planted
 from headway.audit.runner import MODEL_AUDITS, audit_model
 
-OF_MODELS = [  # those of translators and of hidden tokens: test_planted_translators.py, test_planted_masking.py
+OF_MODELS = [  # those of translators and masked models: test_planted_translators.py, test_planted_masking.py
     fault
     for fault in faults()
     if AUDITS[fault.caught_by].subject == "model" and not {MASKED, MATCHER, ONE_STACK, TRANSLATOR} & {*fault.needs}
@@ -25,7 +25,7 @@ def test_planted(fault: Fault):
         report = audit_model(probe, audits)
     failures = {f.audit: f.sentence for f in report.failures}
     assert fault.caught_by in failures, f"not caught; {report}"
-    unrelated = set(failures) - {fault.caught_by, *fault.also, "definition"}  # that one looks at every piece
+    unrelated = set(failures) - {fault.caught_by, *fault.also, "definition"}  # "definition" checks every part
     assert not unrelated, {name: failures[name] for name in unrelated}
 
 

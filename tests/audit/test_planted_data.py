@@ -1,4 +1,4 @@
-"""Faults planted into data and training, each found by the audit meant for it; and clean data that raises no alarm."""
+"""Faults planted into data and training are each caught by the audit meant for them, and clean data raises no alarm."""
 
 import csv
 import json
@@ -64,7 +64,7 @@ def test_split_by_line_of_one_document(docs, every):
     }
     found = alarms(run_audits(TEXT_AUDITS, TextSet(texts)))
     assert found.pop("split-by-line") == "fail"
-    assert found in ({}, {"nearly-repeated-text": "warn"})  # which is right: pages were torn apart
+    assert found in ({}, {"nearly-repeated-text": "warn"})  # which is right: the split cut pages in two
 
 
 def test_vocabulary_built_on_test(docs):
@@ -80,7 +80,7 @@ def test_vocabulary_built_on_test(docs):
 
 @pytest.fixture(scope="module")
 def paragraphs(docs) -> RowSet:
-    """A clean labelled set: paragraphs, by whether the number of their letters is even."""
+    """A clean labelled set: paragraphs, labelled by whether their number of letters is even."""
     rows = {
         split: [" ".join(part.split()) for part in docs[split].split("\n\n") if len(part.split()) > 12][:3000]
         for split in ("train", "test")
@@ -89,8 +89,8 @@ def paragraphs(docs) -> RowSet:
 
 
 def planted(clean: RowSet, change, labels=None) -> dict[str, str]:
-    """What fails if a third of the test rows are in train, changed like this. (Rows of test that are like one another
-    are now like train rows as well; a warning of that is right.)"""
+    """What fails if a third of the test rows are added to train with this change. (Test rows that resemble each other
+    then also resemble train rows; a warning about that is right.)"""
     some = list(clean.rows["test"][::3])
     rows = {**clean.rows, "train": [*clean.rows["train"], *map(change, some)]}
     theirs = labels or list(clean.labels["test"][::3])
@@ -107,7 +107,7 @@ def test_rows_of_test_in_train(paragraphs):
     assert planted(paragraphs, lambda row: row) == {"seen-rows": "fail"}
 
 
-def test_rows_of_test_in_train_in_another_dress(paragraphs):
+def test_rows_of_test_in_train_with_other_case_and_punctuation(paragraphs):
     dressed = planted(paragraphs, lambda row: "  " + row.upper().replace(" ", "  ").replace(".", " …"))
     assert dressed == {"seen-rows-normalised": "fail"}
 
@@ -138,7 +138,7 @@ def test_metadata_rows(paragraphs):
 # --- training ----------------------------------------------------------------------------------------------------
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_courses.json").read_text("utf-8"))
-"""Real trainings, good and spoilt; each has the command that made it."""
+"""Recorded curves of good and faulty trainings, each with the command that made it."""
 
 
 def recorded(name: str, **facts) -> TrainingCurve:
@@ -170,7 +170,7 @@ def recorded(name: str, **facts) -> TrainingCurve:
         ("overfitted", {"overfitted": "warn"}),
     ],
 )
-def test_a_recorded_training_is_judged_by_what_was_done_to_it(name, expected):
+def test_recorded_trainings_get_the_right_verdicts(name, expected):
     assert alarms(run_audits(TRAINING_AUDITS, recorded(name))) == expected
 
 
@@ -226,7 +226,7 @@ def test_the_leak_of_the_speeches(data):
     rows = speeches(data)
     report = run_audits(ROW_AUDITS, rows)
     assert "551 of 750 rows of test" in found_by("seen-rows", report).sentence
-    assert alarms(report) == {"seen-rows": "fail", "class-balance": "warn"}  # thirds in test, 45 % Obama in train
+    assert alarms(report) == {"seen-rows": "fail", "class-balance": "warn"}  # a third in test, 45 % Obama in train
     scores = {b.score.name: b.score for b in bag_of_words(dict(rows.rows), dict(rows.labels), ["test"])["test"]}
     assert scores["test.accuracy"].value == pytest.approx(0.893, abs=0.005)
     assert scores["test.accuracy_unseen"].value == pytest.approx(0.598, abs=0.015)
@@ -285,7 +285,7 @@ def labelled(tmp_path, monkeypatch):
     return tasks.load(load_recipe("python-modules", changes)).evidence
 
 
-def test_cheap_methods_are_those_that_are_promised(tmp_path, monkeypatch):
+def test_the_baselines_are_those_of_the_task(tmp_path, monkeypatch):
     evidence = labelled(tmp_path, monkeypatch)
     assert {baseline.method for baseline in evidence.baselines} == set(evidence.task.cheap_methods.names)
     assert {baseline.score.name for baseline in evidence.baselines} == {f"valid.{evidence.task.headline.name}"}

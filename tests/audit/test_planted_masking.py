@@ -1,4 +1,4 @@
-"""Every fault of hidden tokens, of what is asked and how it is scored, is caught by the audit meant for it."""
+"""Every fault of masked tokens, of masked training and its scores is caught by the audit meant for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +69,7 @@ CLEAN = [
 
 
 @pytest.mark.parametrize("changes", CLEAN, ids=" ".join)
-def test_clean_batches_raise_nothing(changes, home):
+def test_clean_batches_raise_no_alarm(changes, home):
     report = tasks.load(recipe(home, *changes)).gather_evidence().reading()
     assert {f.audit: f.verdict for f in report.findings} == dict.fromkeys(
         ("batches", "hidden-tokens", "masking"), "pass"
@@ -79,11 +79,11 @@ def test_clean_batches_raise_nothing(changes, home):
 @pytest.mark.parametrize(
     "changes", [pytest.param(CLEAN[0], marks=pytest.mark.slow, id="pieces"), pytest.param(CLEAN[1], id="lines")]
 )
-def test_a_clean_run_raises_nothing(changes, home, tmp_path):
+def test_a_clean_run_raises_no_alarm(changes, home, tmp_path):
     (run,) = train([recipe(home, *changes, "training.duration=60 steps")], ["clean"], tmp_path)
     report = audit_run(run)
     ours = {f.audit for f in report.failures if AUDITS[f.audit].subject not in ("training", "baselines")}
-    assert ours <= {"repeated-text", "near-text"}, report  # of the text, which says the same all over
+    assert ours <= {"repeated-text", "near-text"}, report  # about the text, which is repetitive
     assert {"scored-split", "scores-again", "padding", "batch-invariance", "hidden-tokens"} <= {
         f.audit for f in report.findings if f.verdict == "pass"
     }
@@ -91,7 +91,7 @@ def test_a_clean_run_raises_nothing(changes, home, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_fresh_recurrence_raises_nothing(home, tmp_path):
+def test_a_fresh_recurrence_raises_no_alarm(home, tmp_path):
     mixer = "model.mixer={kind: gru, bidirectional: true}"
     report = audit_recipe(recipe(home, mixer, "model.positions=none"))
     assert {f.audit for f in report.failures} <= {"repeated-text", "near-text"}

@@ -1,4 +1,4 @@
-"""Every fault of pictures and captions is caught by the audit meant for it, and clean ones raise nothing."""
+"""Every fault of pictures and captions is caught by the audit meant for it, and clean ones raise no alarm."""
 
 import shutil
 
@@ -58,7 +58,7 @@ def test_planted(fault: Fault, ground, clean):
     assert not set(found) - {fault.caught_by, *fault.also} - of_training, found
 
 
-def test_a_clean_run_raises_nothing(clean):
+def test_a_clean_run_raises_no_alarm(clean):
     report = audit_run(open_run("clean", clean.parent))
     assert [f for f in report.failures if AUDITS[f.audit].subject not in NOT_OURS] == []
     found = {f.audit for f in report.findings}
@@ -74,14 +74,14 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", ["classes", *(pytest.param(one, marks=pytest.mark.slow) for one in ("rotary", "gru"))])
-def test_other_clean_recipes_raise_nothing(name, ground):
+def test_other_clean_recipes_raise_no_alarm(name, ground):
     recipe = clip_recipe(ground / ("classes" if name == "classes" else "set"), *OTHERS[name])
     assert [(f.audit, f.sentence) for f in audit_recipe(recipe).failures] == []
 
 
 @pytest.fixture(scope="module")
 def rows():
-    """Pictures of noise in large cells, so that no two are near each other."""
+    """Pictures of noise in large cells, so that no two are similar."""
     rng = np.random.default_rng(0)
     drawn = {split: rng.integers(0, 255, (n, 3, 6, 6), np.uint8) for split, n in SIZES.items()}
     pixels = {split: small.repeat(4, 2).repeat(4, 3) for split, small in drawn.items()}
@@ -98,19 +98,19 @@ def test_planted_in_pictures(fault: Fault, rows):
     assert fault.caught_by in failures and not failures - {fault.caught_by, *fault.also}
 
 
-def test_clean_pictures_raise_nothing(rows):
+def test_clean_pictures_raise_no_alarm(rows):
     report = run_audits(PICTURE_AUDITS, rows)
     assert not report.failures and not report.warnings
 
 
-def test_captions_of_classes_are_not_asked(rows):
+def test_captions_of_classes_are_not_audited(rows):
     report = run_audits(PICTURE_AUDITS, PictureRows(rows.pixels, {s: ["a cat"] * n for s, n in SIZES.items()}, True))
     assert "captions-in-train" in report.not_run
 
 
 @pytest.mark.parametrize(("repeats", "verdict"), [("wrong", "fail"), ("left-out", "pass")])
 def test_right_answers_that_count_as_wrong(ground, repeats, verdict):
-    """Of six classes, most pictures of a batch have another with the same caption."""
+    """With six classes, most pictures of a batch share their caption with another one."""
     report = (
         tasks.load(clip_recipe(ground / "classes", f"model.contrast.repeats={repeats}")).gather_evidence().reading()
     )

@@ -1,4 +1,4 @@
-"""What goes wrong only beside others is found there; and populations that are right raise nothing."""
+"""Faults that only affect runs trained in a population are caught, and populations without faults raise no alarm."""
 
 from collections.abc import Iterator
 
@@ -83,17 +83,17 @@ def test_clean(case, trained, monkeypatch):
 
 
 def test_a_member_knows_that_it_was_one(trained):
-    """Long after, by its folder alone."""
+    """Read from its folder alone, long after training."""
     report = audit_run(trained()[1])
     assert {one.name for one in POPULATION_AUDITS} <= {f.audit for f in report.findings}
 
 
-def test_a_run_of_its_own_is_not_asked(ground: Ground):
+def test_a_single_run_is_not_audited_as_a_population(ground: Ground):
     assert examined([ground.copy_of()]) == Report()
 
 
 def test_replicas_that_all_ran_seed_zero(ground: Ground, monkeypatch: pytest.MonkeyPatch):
-    """Nothing is wrong with the model, nor with the sampler: training was given the wrong seeds."""
+    """The model and the sampler are right; training was given the wrong seeds."""
     assemble = assembly.assemble
 
     def all_zero(recipes, *rest):
@@ -102,7 +102,7 @@ def test_replicas_that_all_ran_seed_zero(ground: Ground, monkeypatch: pytest.Mon
     monkeypatch.setattr(assembly, "assemble", all_zero)
     runs = ground.train(seeds=3)
     assert [f.audit for f in examined(runs).failures] == ["seeds-apart"]
-    (finding,) = examined(runs[1:2]).failures  # by one of them alone
+    (finding,) = examined(runs[1:2]).failures  # found by auditing one of them alone
     assert finding.audit == "seeds-apart" and "first loss" in finding.sentence
 
 
@@ -149,12 +149,12 @@ def _memory_of_the_fourth(patch):
 
 
 def _memory_of_the_first_for_the_second(patch):
-    """Neither the first, nor the one in the middle, nor the last."""
+    """A fault of neither the first member, nor the middle one, nor the last."""
     _memory_of(patch, 1, 0)
 
 
 def _weights_of_the_fourth_once(patch):
-    """As where two go on from one checkpoint."""
+    """As if two runs continued from one checkpoint."""
 
     def change(optimizer):
         for p in optimizer.parameters if int(optimizer.steps) == 9 else ():
@@ -174,8 +174,9 @@ def _weights_of_the_fourth_once(patch):
         (_weights_of_the_fourth_once, "initial weights of seed 3"),
     ],
 )
-def test_one_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
-    """The fault is there in training and in the audit. It is found by control groups and by evaluating each alone."""
+def test_one_of_five_with_the_seed_of_another(fault, told, ground: Ground):
+    """The fault is in training and in the audit's own replay. Control groups and evaluating each member alone find
+    it."""
     with pytest.MonkeyPatch.context() as patch:
         fault(patch)
         runs = ground.train("model.dropout=0.2", "training.optimizer.learning_rate=0.02", seeds=5)
@@ -186,8 +187,8 @@ def test_one_of_five_that_runs_anothers_seed(fault, told, ground: Ground):
         assert [f.audit for f in failures] == ["seeds-apart"] and told in failures[0].sentence
 
 
-def test_a_group_that_does_not_fit_is_checked_one_by_one(trained, monkeypatch):
-    """As on a GPU that training has filled."""
+def test_members_of_a_group_that_does_not_fit_are_checked_one_by_one(trained, monkeypatch):
+    """As on a GPU whose memory training has filled."""
     honest, asked = seeds._next_losses, []
 
     def next_losses(members, some, *given):
@@ -202,7 +203,7 @@ def test_a_group_that_does_not_fit_is_checked_one_by_one(trained, monkeypatch):
     assert asked == [[0, 2], [0], [2], [1], [0]]
 
 
-def test_one_that_diverged_leaves_the_audits_of_the_others(trained):
+def test_a_diverged_member_does_not_affect_the_audits_of_the_others(trained):
     runs = trained("training.optimizer=sgd", "training.optimizer.learning_rate=1e9", "training.clip=null")
     assert not examined(runs).failures
 
@@ -212,8 +213,8 @@ def test_every_audit_of_populations_finds_something():
 
 
 @pytest.mark.parametrize("key", ["training.optimizer.learning_rate", "training.optimizer.weight_decay"])
-def test_members_that_differ_are_trained_as_their_own_recipes_say(key, ground: Ground, monkeypatch):
-    """And it is seen where training gives them what is the first one's."""
+def test_members_with_different_settings_are_trained_by_their_own_recipes(key, ground: Ground, monkeypatch):
+    """It is found if training gives all members the settings of the first."""
     recipes = [ground.recipe(f"seed={k}", f"{key}={value}") for k, value in enumerate((0.001, 0.02, 0.01))]
     runs = train(recipes, [f"{key}-{k}" for k in range(3)], ground.home / "runs")
     assert not examined(runs).failures

@@ -1,4 +1,4 @@
-"""Faults of what training reads and at which rate are seen, and batches that are right raise nothing."""
+"""Faults in the training data as it is read, and in the learning rate, are caught; correct batches raise no alarm."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def reading(ground: Ground, *changes: str) -> tuple[str, str]:
     return finding.verdict, finding.sentence
 
 
-OTHERS = {MASKED, MATCHER, TRANSLATOR}  # have tests of their own
+OTHERS = {MASKED, MATCHER, TRANSLATOR}  # these have their own tests
 OF_BATCHES = [one for one in faults() if one.caught_by == "batches" and not OTHERS & {*one.needs}]
 
 
@@ -62,7 +62,7 @@ def test_clean(case, ground: Ground):
     assert verdict == "pass", sentence
 
 
-def test_who_trains_on_what_is_scored(ground: Ground, monkeypatch: pytest.MonkeyPatch):
+def test_training_on_a_scored_split_is_caught(ground: Ground, monkeypatch: pytest.MonkeyPatch):
     def sampler(self, seeds, device):
         ids = torch.as_tensor(self.data.split("valid").ids).to(device)
         return self.recipe.data.batches.build(ids, self.recipe.segment, self.recipe.training.batch, seeds)
@@ -82,8 +82,8 @@ def test_planted_schedules(fault: Fault, ground: Ground):
 
 
 @pytest.mark.parametrize("streams", [3, 40])
-def test_streams_are_looked_up_from_the_first_to_the_last(streams):
-    """Of a text that never says the same twice."""
+def test_streams_are_found_from_the_first_to_the_last(streams):
+    """In a text without repetitions."""
     ids = np.arange(4000, dtype=np.int32)
     find, sampler = TextPlaces(ids), Contiguous().build(torch.from_numpy(ids), 10, streams, [0])
     outcome = batches.check(
@@ -93,7 +93,7 @@ def test_streams_are_looked_up_from_the_first_to_the_last(streams):
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=40), st.lists(st.integers(0, 4), min_size=1, max_size=6))
-def test_rows_are_found_first_and_last_where_a_plain_search_finds_them(text, row):
+def test_the_first_and_last_place_of_rows_equal_a_plain_search(text, row):
     ids, asked = np.array(text, np.uint16), torch.tensor([[row]])
     batch = SimpleNamespace(inputs=asked[..., :-1], targets=asked[..., -1:])
     (place,) = TextPlaces(ids)(batch)

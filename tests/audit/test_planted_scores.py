@@ -1,4 +1,4 @@
-"""Every fault of a score is found by the audit that is meant for it, and scores that are right raise nothing."""
+"""Every fault of a score is caught by the audit meant for it, and correct scores raise no alarm."""
 
 import shutil
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def ground(tmp_path_factory) -> Iterator[Ground]:
         yield Ground(home)
 
 
-OF_SCORES = [  # those of translators and of hidden tokens: test_planted_translators.py, test_planted_masking.py
+OF_SCORES = [  # translators and masked models: test_planted_translators.py, test_planted_masking.py
     fault
     for fault in faults()
     if AUDITS[fault.caught_by].subject == "scores" and not {MASKED, MATCHER, TRANSLATOR} & {*fault.needs}
@@ -82,7 +82,7 @@ def test_clean(case, seconds, ground: Ground):
     assert len(report.findings) >= 3, report.not_run
 
 
-def test_data_that_are_gone_are_a_reason_not_a_failure(ground: Ground, monkeypatch: pytest.MonkeyPatch):
+def test_missing_data_is_a_reason_not_a_failure(ground: Ground, monkeypatch: pytest.MonkeyPatch):
     run = ground.copy_of()
 
     def gone(*given):
@@ -93,7 +93,7 @@ def test_data_that_are_gone_are_a_reason_not_a_failure(ground: Ground, monkeypat
     assert not report.failures and "the file is gone" in report.not_run["scores-again"]
 
 
-def test_without_scores_there_is_nothing_to_look_at(ground: Ground):
+def test_without_scores_there_is_nothing_to_audit(ground: Ground):
     run = ground.copy_of(CLASSIFIER)
     (run.folder / "scores.json").unlink()
     reseal(run.folder)
@@ -111,7 +111,8 @@ MADE_BEFORE = Path(__file__).parents[1] / "run" / "made_before"
 def test_runs_that_an_earlier_version_made(name, tmp_path, monkeypatch: pytest.MonkeyPatch):
     shutil.copytree(MADE_BEFORE, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tokenizers.__version__", "0.23.3")  # that they were made with: it is in a text's identity
+    # the version that made them, which is part of a text's identity
+    monkeypatch.setattr("tokenizers.__version__", "0.23.3")
     report = examined(open_run(name))
     assert not report.failures and not report.warnings, report
 
@@ -126,7 +127,7 @@ def test_a_run_that_was_interrupted_and_resumed(changes, ground: Ground):
 
 
 def test_imported_weights_have_no_curve(ground: Ground):
-    """What they were trained on nobody knows; what they score can be counted all the same."""
+    """Their training is unknown, but their scores can still be recomputed."""
     run = ground.copy_of()
     run.note(imported_from="elsewhere")
     (run.folder / "metrics.jsonl").unlink()
@@ -135,7 +136,7 @@ def test_imported_weights_have_no_curve(ground: Ground):
     assert not report.failures and {f.audit for f in report.findings} == {"scored-split", "scores-again"}
 
 
-def test_half_of_a_split_that_is_too_large_to_be_counted_again(ground: Ground):
+def test_of_a_split_too_large_to_score_again_half_is_scored(ground: Ground):
     run = ground.copy_of()
     task = tasks.load_for(run)
     tokens = task.data.split("valid")
@@ -148,7 +149,7 @@ def test_half_of_a_split_that_is_too_large_to_be_counted_again(ground: Ground):
 
 
 class _Rarely:
-    """A split of 1,000 rows, 2 of which have all of the loss; a part of it has neither."""
+    """A split of 1,000 rows, 2 of which have all of the loss; a sample of the rows misses both."""
 
     whole, parts, many = np.arange(1000), [np.arange(0, 1000, 50)], np.arange(1000)
 
@@ -157,7 +158,7 @@ class _Rarely:
 
 
 @pytest.mark.parametrize(("stored", "right"), [(0.0181, True), (0.4, False)])
-def test_a_loss_that_is_in_a_few_rows_is_looked_for_in_all(stored, right):
+def test_if_few_rows_have_all_the_loss_all_are_scored_again(stored, right):
     rarely, scores = _Rarely(), {"test": {"loss": Score("test.loss", stored, "")}}
     (counted,) = rarely.losses(rarely.parts[0], None)
     population = ScoredPopulation([None], [None], None, "cpu", 1.0)  # pyright: ignore

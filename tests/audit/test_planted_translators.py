@@ -1,4 +1,4 @@
-"""Every fault of translators and of pairs is caught by the audit meant for it, and clean ones raise nothing."""
+"""Every fault of translators and pairs is caught by the audit meant for it, and clean ones raise no alarm."""
 
 import shutil
 
@@ -32,7 +32,7 @@ from headway.experiment.train import train
 from headway.recipe.recipe import from_tree
 from headway.run.folder import open_run
 
-OURS = [  # those of scores of texts: test_planted_bleu.py
+OURS = [  # test_planted_bleu.py has those of scores of texts
     fault for fault in faults() if {TRANSLATOR, ONE_STACK} & {*fault.needs} and JUDGED_BY_BLEU not in fault.needs
 ]
 OF_DATA = [fault for fault in OURS if fault.of is PairSet]
@@ -54,7 +54,7 @@ def recipe(path, changes=()):
         "training": {
             "duration": "60 steps",
             "batch": 16,
-            "accumulate": 2,  # in parts of unlike size: the loss is a mean over all tokens nevertheless
+            "accumulate": 2,  # parts have unequal numbers of tokens; the loss must still be the mean over all tokens
             "optimizer": {"learning_rate": 1e-2},
             "evaluate_tokens": 200,
         },
@@ -63,7 +63,7 @@ def recipe(path, changes=()):
 
 
 RECURRENT = (*FIRST_STATE.changes, *ADDITIVE_CROSSING.changes)
-"""A recipe for the faults that need something of it."""
+"""A recipe with the parts that some faults need."""
 CLEAN = {"clean": (), "recurrent": RECURRENT, "alone": ONE_STACK.changes}
 CLEAN |= {"long": LONG_SOURCES.changes, "one table": ONE_TABLE.changes}
 
@@ -78,7 +78,7 @@ def ground(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def grown(ground):
-    """A clean run of one of these recipes, when it is first asked for."""
+    """A clean run of one of these recipes, trained when it is first needed."""
 
     def grown(name):
         if not (ground / "runs" / name).exists():
@@ -112,7 +112,7 @@ def test_planted(fault: Fault, ground, grown):
 
 
 @pytest.mark.parametrize("name", ["clean", "recurrent", "alone", "one table"])
-def test_a_clean_translator_raises_nothing(name, grown):
+def test_a_clean_translator_raises_no_alarm(name, grown):
     report = audit_run(open_run(name, grown(name).parent))
     assert ("first-state" in {one.audit for one in report.findings}) == (name == "recurrent")
     assert [f for f in report.failures if AUDITS[f.audit].subject not in ("training", "baselines")] == []
@@ -131,13 +131,13 @@ def test_planted_in_pairs(fault: Fault, numbers):
     assert fault.caught_by in failures and not failures - {fault.caught_by, *fault.also}
 
 
-def test_clean_pairs_raise_nothing(numbers):
+def test_clean_pairs_raise_no_alarm(numbers):
     report = run_audits([*PAIR_AUDITS, *AS_ROWS], numbers)
     assert not report.failures and not report.warnings
 
 
 def made_up(n: int, seed: int) -> list[tuple[str, str]]:
-    """Sentences of one language beside those of another."""
+    """Sentences in one made-up language, paired with sentences in another."""
     rng = np.random.default_rng(9)
     ours, theirs = (
         [f"{a}{b}{c}" for a in x for b in y for c in x] for x, y in (("bdgklmn", "aei"), ("fprstvw", "oué"))
@@ -182,7 +182,7 @@ OF_SPLITS = {
 
 
 @pytest.mark.parametrize("caught_by", ["", *OF_SPLITS])
-def test_what_is_wrong_with_a_split_is_found(caught_by: str):
+def test_faults_of_a_split_are_found(caught_by: str):
     train, held, test = made_up(800, 1), made_up(200, 2), made_up(200, 3)
     if caught_by:
         train, valid = OF_SPLITS[caught_by](train, held)
@@ -195,7 +195,7 @@ def test_what_is_wrong_with_a_split_is_found(caught_by: str):
 
 
 @pytest.mark.parametrize("rows", [60, 300])
-def test_small_splits_of_one_text_are_written_alike(rows: int):
+def test_small_splits_of_one_text_count_as_written_alike(rows: int):
     for seed in range(5):
         data = PairSet({"train": made_up(5 * rows, 2 * seed), "valid": made_up(rows // 2, 2 * seed + 1)})
         assert all(f.verdict == "pass" for f in run_audits([written_alike], data).findings)
@@ -210,7 +210,7 @@ def test_pairs_seen_in_train_and_sources_with_two_targets_are_found(numbers):
 
 
 @pytest.mark.parametrize("fault", ["none", "each target twice", "one line for what is lacking"])
-def test_targets_that_stand_beside_other_sources_too_are_found(fault: str, numbers):
+def test_targets_with_several_sources_are_found(fault: str, numbers):
     pairs, (_, anything) = numbers.pairs["train"], numbers.pairs["valid"][0]
     if fault == "each target twice":
         pairs = [(source, pairs[k - k % 2][1]) for k, (source, _) in enumerate(pairs)]
@@ -223,7 +223,7 @@ def test_targets_that_stand_beside_other_sources_too_are_found(fault: str, numbe
 
 
 @pytest.mark.parametrize(("same", "verdict"), [(0.0, "pass"), (0.15, "pass"), (0.5, "fail")])
-def test_words_that_are_the_same_in_both_languages_are_no_copies_unless_they_are_many(same: float, verdict: str):
+def test_words_shared_by_both_languages_only_count_as_copies_if_there_are_many(same: float, verdict: str):
     pairs = [(f"word{k}", f"word{k}" if k < same * 200 else f"mot{k}") for k in range(200)]
     (finding,) = run_audits([copied_targets], PairSet({"train": pairs})).findings
     assert finding.verdict == verdict
@@ -231,8 +231,8 @@ def test_words_that_are_the_same_in_both_languages_are_no_copies_unless_they_are
 
 
 @pytest.mark.parametrize(("direction", "verdict"), [("there", "pass"), ("back", "fail")])
-def test_languages_that_are_much_alike_are_not_taken_for_swapped(direction: str, verdict: str):
-    """Letters tell only four in five of these apart."""
+def test_similar_languages_are_not_taken_for_swapped(direction: str, verdict: str):
+    """Letter statistics identify only four of five sentences."""
     rng = np.random.default_rng(0)
     words = ["".join(chr(97 + k) for k in rng.integers(16, size=rng.integers(2, 8))) for _ in range(300)]
 
@@ -249,7 +249,7 @@ def test_languages_that_are_much_alike_are_not_taken_for_swapped(direction: str,
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.0, "pass"), (0.1, "warn"), (0.3, "fail")])
 @pytest.mark.parametrize("few", [120, 380])
-def test_rows_turned_round_here_and_there_are_found(share: float, verdict: str, few: int, numbers):
+def test_scattered_swapped_rows_are_found(share: float, verdict: str, few: int, numbers):
     turned = np.random.default_rng(few).permutation(few) < share * few
     pairs = [pair[::-1] if is_turned else pair for pair, is_turned in zip(numbers.pairs["train"], turned, strict=False)]
     (finding,) = run_audits([swapped_sides], PairSet({"train": pairs})).findings
@@ -259,9 +259,10 @@ def test_rows_turned_round_here_and_there_are_found(share: float, verdict: str, 
 
 @pytest.mark.parametrize("apart", [1.0, 0.8, 0.5])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25])
-def test_the_share_that_is_turned_is_told_however_alike_the_sides_are(share: float, apart: float):
+def test_the_share_of_swapped_rows_is_estimated_even_for_similar_sides(share: float, apart: float):
     rng = np.random.default_rng(0)
-    strange = rng.random((2, 40_000)) < (1 - apart) / 2  # each side by itself, the longer texts like the shorter ones
+    # independent of each other, and equally likely for long and short texts
+    strange = rng.random((2, 40_000)) < (1 - apart) / 2
     strange ^= rng.random(40_000) < share
     found = mixture(strange[0], strange[1], rng.integers(5, 90, size=40_000))
     assert found.share == pytest.approx(share, abs=0.02) and found.told_apart == pytest.approx(apart, abs=0.03)
@@ -269,13 +270,13 @@ def test_the_share_that_is_turned_is_told_however_alike_the_sides_are(share: flo
 
 
 @pytest.mark.parametrize("between", ["", " "])
-def test_one_side_read_backwards_is_taken_neither_for_swapped_nor_for_out_of_order(between: str):
+def test_reversed_targets_are_taken_neither_for_swapped_nor_for_out_of_order(between: str):
     digits = np.random.default_rng(0).integers(10**7, 10**8, size=2000).astype(str).tolist()
     report = run_audits(PAIR_AUDITS, PairSet({"train": [(between.join(d), between.join(d[::-1])) for d in digits]}))
     assert not report.failures and not report.warnings
 
 
-def test_texts_that_come_again_with_other_translations_are_not_taken_for_swapped():
+def test_sources_with_several_translations_are_not_taken_for_swapped():
     rng = np.random.default_rng(0)
 
     def words(n: int) -> list[str]:
@@ -288,7 +289,7 @@ def test_texts_that_come_again_with_other_translations_are_not_taken_for_swapped
 
 
 @pytest.mark.parametrize("noise", ["words left out", "letters exchanged", "halves"])
-def test_texts_of_one_language_are_not_taken_for_swapped(noise: str):
+def test_pairs_in_one_language_are_not_taken_for_swapped(noise: str):
     rng = np.random.default_rng(0)
     words = ["".join(chr(97 + k) for k in rng.integers(26, size=rng.integers(2, 8))) for _ in range(200)]
 
@@ -320,7 +321,7 @@ ALONE = ["model.kind=decoder-only", "model.positions=learned"]
     ],
     ids=" ".join,
 )
-def test_a_fresh_translator_with_every_kind_of_dropout_raises_nothing(changes, tmp_path):
+def test_a_fresh_translator_with_every_kind_of_dropout_raises_no_alarm(changes, tmp_path):
     assert not audit_by_name("pig-latin", [*NOISY, *changes], tmp_path).failures
 
 
@@ -328,7 +329,7 @@ def test_every_audit_of_translators_is_known_to_the_runner():
     assert {one.name for one in tasks.Translating.probing.audits} <= set(AUDITS)
 
 
-def test_rows_that_are_no_text_are_counted_by_reason(numbers):
+def test_rows_without_proper_text_are_counted_by_reason(numbers):
     pairs = [*numbers.pairs["train"], ("<title>one", "<title>un"), ("two", ""), ("three " * 251, "trois " * 251)]
     (finding,) = (f for f in run_audits(PAIR_AUDITS, PairSet({"train": pairs})).findings if f.audit == "rows-of-text")
     assert finding.verdict == "pass" and finding.value == pytest.approx(3 / 383)
@@ -336,8 +337,8 @@ def test_rows_that_are_no_text_are_counted_by_reason(numbers):
 
 
 @pytest.mark.parametrize("changes", [{}, {"buckets": 3}, {"buckets": 3, "equal": "rows"}], ids=str)
-def test_batches_of_pairs_in_order_of_their_length_raise_nothing(changes, tmp_path, ground):
-    """Where a step has pairs of one length, it has those of one part of the file."""
+def test_batches_of_pairs_sorted_by_length_raise_no_alarm(changes, tmp_path, ground):
+    """Batches of pairs of one length then come from one part of the file."""
     rows = sorted((" ".join("abc"[k % 3 :] * (1 + k // 40)) for k in range(400)), key=len)
     (tmp_path / "sorted.tsv").write_text("".join(f"{row} {k}\t{row}\n" for k, row in enumerate(rows)), "utf-8")
     data = {"kind": "pairs", "source": "files", "path": str(tmp_path / "sorted.tsv"), "tokenizer": "word"}

@@ -1,4 +1,4 @@
-"""Faults are put into what is there, and taken out again."""
+"""Faults are patched into the code, and removed again."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from headway.audit.plants.library import faults
 from headway.audit.plants.planting import Patches, planted
 
 
-def test_every_fault_finds_what_it_is_put_into():
-    """What has moved elsewhere would be patched in vain, and a fault that nobody planted found by nobody."""
+def test_the_target_of_every_fault_exists():
+    """A fault whose target was moved or renamed would never be planted, and no audit tested with it."""
     for fault in faults():
         with planted(fault):
             pass
@@ -21,7 +21,7 @@ class Inherited(Place):
     pass
 
 
-def test_what_was_patched_is_as_before():
+def test_undoing_restores_the_original():
     patches = Patches()
     patches.setattr(Place, "here", 2)
     patches.setattr(Inherited, "here", 3)
@@ -30,6 +30,6 @@ def test_what_was_patched_is_as_before():
     assert (Place.here, "here" in vars(Inherited)) == (1, False)
 
 
-def test_what_is_not_there_cannot_be_patched():
+def test_an_attribute_that_does_not_exist_cannot_be_patched():
     with pytest.raises(AttributeError):
         Patches().setattr(Place, "there", 2)

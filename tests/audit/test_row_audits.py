@@ -1,4 +1,4 @@
-"""Each data audit on a few rows: what it counts, what it says, and what it leaves alone."""
+"""Each data audit on a few rows: what it counts, what it reports, and what it ignores."""
 
 import numpy as np
 import pytest
@@ -32,12 +32,12 @@ LONG = "the committee met on a rainy tuesday to settle the matter of the leaking
 
 
 def filler(count: int, seed: int = 0) -> list[str]:
-    """Rows with nothing in common but their words."""
+    """Rows of random words that have nothing else in common."""
     rng = np.random.default_rng(seed)
     return [" ".join(f"w{number}" for number in rng.integers(0, 3000, 12)) for _ in range(count)]
 
 
-def test_rows_are_found_as_they_are_normalised_and_nearly_and_counted_once():
+def test_exact_normalised_and_near_copies_are_each_counted_once():
     test = [*filler(97, 1), LONG, LONG.upper() + " !", LONG.replace("rainy", "sunny")]
     data = RowSet({"train": [*filler(200), LONG], "test": test})
     for check, row in ((seen_rows, 97), (seen_rows_normalised, 98), (seen_rows_nearly, 99)):
@@ -55,10 +55,10 @@ def test_a_few_seen_rows_pass_more_warn_many_fail(copies, verdict):
     assert seen_rows.check(data).verdict == verdict
 
 
-def test_of_many_rows_even_a_small_share_is_more_than_chance():
+def test_among_many_rows_even_a_small_share_is_more_than_chance():
     train, test = filler(200), filler(9900, 1)
     data = RowSet({"train": train, "test": train[:100] + test})
-    assert seen_rows.check(data).value == 0.01 and seen_rows.check(data).verdict == "pass"  # 1/√10,000, just
+    assert seen_rows.check(data).value == 0.01 and seen_rows.check(data).verdict == "pass"  # exactly 1/√10,000
     data = RowSet({"train": train, "test": train[:110] + test})
     assert seen_rows.check(data).verdict == "warn"
 
@@ -73,7 +73,7 @@ def spoilt(row: str, how: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["shuffled", "cut", "replaced"])
-def test_near_copies_are_found_whatever_was_done_to_them(how):
+def test_near_copies_are_found_after_every_kind_of_change(how):
     rows = filler(300)
     test = [*filler(90, 1), *(spoilt(row, how) for row in rows[:10])]
     outcome = seen_rows_nearly.check(RowSet({"train": rows, "test": test}))
@@ -81,7 +81,7 @@ def test_near_copies_are_found_whatever_was_done_to_them(how):
     assert seen_rows_nearly.check(RowSet({"train": test[:90], "test": filler(100, 2)})).value == 0
 
 
-def test_where_train_is_full_of_near_copies_they_are_no_leak_of_the_split_but_told():
+def test_if_train_is_full_of_near_copies_they_are_reported_but_are_no_leak():
     both = [word for row in filler(400) for word in (row, spoilt(row, "replaced"))]
     data = RowSet({"train": both[:600], "test": both[601:]})
     assert data.usual == 1 and seen_rows_nearly.check(data).value == 0
@@ -107,13 +107,14 @@ def test_fifty_rows_eighteen_times_are_fifty_rows():
     assert "the 900 rows of test are effectively 50" in outcome.sentence and "4.2 times too short" in outcome.sentence
 
 
-def test_what_is_said_twice_in_train_may_be_in_test():
+def test_rows_repeated_in_train_may_be_in_test():
     said = ["no", "yes", "what next"]
     rng = np.random.default_rng(0)
     train, test = ([said[k] for k in rng.integers(0, 3, n)] + filler(n, n) for n in (400, 100))
     data = RowSet({"train": train, "test": test})
     outcome = repeated_rows.check(data)
-    assert outcome.verdict == "warn" and "of the rows of train repeat" in outcome.sentence  # half of train is
+    # half of train consists of repetitions
+    assert outcome.verdict == "warn" and "of the rows of train repeat" in outcome.sentence
     assert outcome.value > 0.8
 
 
@@ -133,7 +134,7 @@ def test_short_and_generic_rows_are_not_nearly_seen():
     assert seen_rows_nearly.check(data).value == 0
 
 
-def test_blank_rows_and_rows_of_signs_are_in_no_train_split():
+def test_blank_rows_and_rows_of_punctuation_are_never_seen_rows():
     data = RowSet({"train": ["", "?!", *filler(10)], "test": ["", "…", *filler(10, 1)]})
     assert seen_rows.check(data).value == seen_rows_normalised.check(data).value == 0
 
@@ -169,7 +170,8 @@ def test_conflicting_labels_are_found_across_case_and_splits():
         ({"a": 50, "b": 20}, {"a": 20, "b": 4}, (), "warn", "test has 4 of class 'b'"),
         ({"a": 90, "b": 10}, {"a": 90, "b": 10}, (), "warn", "90% of test is class 'a'"),
         ({"a": 500, "b": 500}, {"a": 350, "b": 150}, (), "warn", "20% of its rows would have to change class"),
-        ({"a": 50, "b": 50}, {"a": 14, "b": 6}, (), "pass", "2 classes"),  # 20 %, too: but of 20 rows, by chance
+        # also 20 %, but that can be chance among 20 rows
+        ({"a": 50, "b": 50}, {"a": 14, "b": 6}, (), "pass", "2 classes"),
     ],
 )
 def test_class_balance(train, test, classes, verdict, sentence):
@@ -188,11 +190,11 @@ def test_metadata_among_text_is_found_and_special_words_are_not():
     outcome = metadata_rows.check(data)
     assert outcome.verdict == "warn" and "5 of 41 rows of train (12.2%)" in outcome.sentence
     assert "“<title>On tea</title>”" in outcome.sentence
-    assert metadata_rows.check(RowSet({"train": odd * 9 + plain})).verdict == "pass"  # it is what the data is
+    assert metadata_rows.check(RowSet({"train": odd * 9 + plain})).verdict == "pass"  # most of the data looks like that
 
 
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=8), st.lists(st.text(max_size=30), min_size=1, max_size=8))
-def test_no_rows_at_all_break_an_audit(train, test):
+def test_no_rows_break_an_audit(train, test):
     data = RowSet({"train": train, "test": test}, {"train": ["a"] * len(train), "test": ["b"] * len(test)})
     for one in ROW_AUDITS:
         assert not [f for f in one.run(data).findings if "could not be carried out" in f.sentence]
@@ -220,7 +222,7 @@ def test_windows_of_a_held_out_text_that_are_in_train_are_counted():
 
 
 @pytest.mark.parametrize(("every", "verdict"), [(6, "fail"), (3, "fail"), (2, "fail")])
-def test_a_slice_of_train_in_other_words(every, verdict):
+def test_a_paraphrased_slice_of_train(every, verdict):
     train = story(400, 0)
     words = " ".join(train.splitlines()[100:180]).upper().split()
     reworded = " ".join(f"new{k}" if k % every == 0 else word for k, word in enumerate(words))
@@ -243,7 +245,7 @@ def test_text_of_one_held_out_split_in_another():
     assert shared_text.check(TextSet({**both, "test": story(50, 2)})).value == 0
 
 
-def test_a_page_again_and_again():
+def test_a_repeated_page():
     outcome = repeated_within.check(TextSet({"train": story(400, 0), "valid": "\n".join([story(5, 1)] * 10)}))
     assert outcome.verdict == "fail" and outcome.value < 0.12 and "10 times" in outcome.sentence
     page = story(5, 1)
@@ -252,7 +254,7 @@ def test_a_page_again_and_again():
     assert outcome.verdict == "warn" and "of train repeats" in outcome.sentence
 
 
-def test_where_train_repeats_itself_the_split_is_not_to_blame():
+def test_repetition_within_train_is_not_blamed_on_the_split():
     litany = "\n".join(line for line in filler(150) for _ in range(2))
     train = litany + "\n" + litany
     assert repeated_text.check(TextSet({"train": train, "test": litany})).verdict == "warn"
@@ -293,15 +295,16 @@ def test_out_of_vocabulary(in_train, in_test, verdict):
     assert ("never saw" in outcome.sentence) == (verdict == "warn" and not in_train)
 
 
-def test_a_vocabulary_without_unknown_words_is_not_asked():
+def test_a_vocabulary_without_unknown_words_is_not_audited():
     with pytest.raises(DoesNotApply, match="a token for every text"):
         out_of_vocabulary.check(tokens([1], [1], unknown=None))
 
 
-def test_a_vocabulary_made_from_all_splits_is_told_from_one_made_elsewhere():
+def test_a_vocabulary_built_on_all_splits_is_distinguished_from_a_foreign_one():
     train, test = list(range(1, 150)), list(range(100, 160))
     made_from_both = vocabulary_from_train.check(tokens(train, test, vocabulary=160))
     assert made_from_both.verdict == "fail" and made_from_both.value == 10 and "‘150’" in made_from_both.sentence
     made_elsewhere = vocabulary_from_train.check(tokens(train, test, vocabulary=1000))
     assert made_elsewhere.verdict == "pass" and "840 more are in no split" in made_elsewhere.sentence
-    assert vocabulary_from_train.check(tokens(train, [0, *train], vocabulary=150)).value == 0  # unknown is no leak
+    # unknown words are no leak
+    assert vocabulary_from_train.check(tokens(train, [0, *train], vocabulary=150)).value == 0

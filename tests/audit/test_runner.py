@@ -25,7 +25,7 @@ def failures_of_model(report: Report) -> list[str]:
 
 @pytest.fixture
 def population(workshop, tmp_path, monkeypatch):
-    """Two seeds and two learning rates, one of them zero."""
+    """Two seeds and two learning rates, one of which is zero."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     base = tiny_recipe(workshop.text)
     names, recipes = varied(base, "tiny", ["seed=0..1", "training.optimizer.learning_rate=0,3e-3"])
@@ -36,12 +36,12 @@ def test_a_trained_run(workshop, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     report = audit_run(workshop.run)
     assert failures_of_model(report) == []
-    # It is no good run: twelve steps, on lines that differ in a number only.
+    # It is a poor run: twelve steps, on lines that differ only in a number.
     assert {f.audit for f in report.failures} == {"beats-chance", "did-it-train"}
     assert {"beats-counting", "repeated-text"} <= {f.audit for f in report.warnings}
     said = [f.audit for f in report.findings]
     assert said == [one.name for one in ALL_AUDITS if one.name in said]
-    # Too short to say more: all that was not run says why.
+    # Too short for more; every audit not run has its reason.
     assert {"plateaued", "still-improving", "underfitted", "overfitted"} < set(report.not_run)
     assert set(said) | set(report.not_run) == {one.name for one in ALL_AUDITS} - {
         one.name
@@ -50,7 +50,7 @@ def test_a_trained_run(workshop, monkeypatch):
     assert [b.method for b in report.baselines] == ["unigram", "5-gram"]
 
 
-def test_a_classifier_is_asked_about_its_rows(tmp_path, monkeypatch):
+def test_a_classifier_is_audited_with_its_rows(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     rows = [
         f"the {a} {b}\t{'good' if a in 'abc' else 'bad'}" for a in "abcdef" for b in ("cat", "dog", "hen", "cow", "ewe")
@@ -74,16 +74,16 @@ def test_a_recipe_before_training(workshop, monkeypatch):
     assert report.not_run["moved"] == "these weights did not come from training by this recipe"
 
 
-def test_replicas_share_what_they_have_in_common(population):
+def test_replicas_share_findings_about_their_architecture(population):
     reports = audit_runs(population, load(population[0].recipe))
-    for shared in ("causality", "padding", "kernel"):  # the very same finding, with its time
+    for shared in ("causality", "padding", "kernel"):  # the same finding, including its time
         assert len({report.finding(shared) for report in reports}) == 1
     still = [failures_of_model(report) for report in reports]
     assert still == [["one-batch", "moved"], [], ["one-batch", "moved"], []]
     assert ["learning-rate-zero" in {f.audit for f in report.failures} for report in reports] == [True, False] * 2
 
 
-def test_runs_that_differ_in_their_seeds_alone_need_one_close_look(population):
+def test_runs_that_differ_only_in_their_seed_share_audits_of_the_architecture(population):
     still, learning, _, other_seed = population
 
     def audited(run):
@@ -91,15 +91,15 @@ def test_runs_that_differ_in_their_seeds_alone_need_one_close_look(population):
 
     with one_close_look_each():
         first, second, other = map(audited, (learning, other_seed, still))
-    for shared in ("causality", "kernel", "one-batch"):  # the very same finding
+    for shared in ("causality", "kernel", "one-batch"):  # the same finding, including its time
         assert first.finding(shared) is second.finding(shared)
         assert first.finding(shared) is not other.finding(shared)
-    assert first.finding("finite") is not second.finding("finite")  # of weights, which are each run's own
+    assert first.finding("finite") is not second.finding("finite")  # depends on the weights, which are each run's own
     assert failures_of_model(other) == ["one-batch", "moved"] and failures_of_model(second) == []
     assert audited(other_seed).finding("causality") is not second.finding("causality")
 
 
-def test_a_close_look_at_lost_weights_is_none(population):
+def test_weights_that_are_not_finite_are_not_used_for_shared_audits(population):
     learning, other_seed = population[1], population[3]
     lost = learning.checkpoint("last")
     lost.weights["embedding.weight"][0, 0] = torch.nan
@@ -110,7 +110,7 @@ def test_a_close_look_at_lost_weights_is_none(population):
     assert failures_of_model(first) == ["finite"] and failures_of_model(second) == []
 
 
-def test_a_replica_that_was_lost_does_not_hide_the_others(population):
+def test_a_replica_with_weights_that_are_not_finite_does_not_hide_the_others(population):
     lost = population[0].checkpoint("last")
     lost.weights["embedding.weight"][0, 0] = torch.nan
     population[0].save_checkpoint(lost)
@@ -121,7 +121,7 @@ def test_a_replica_that_was_lost_does_not_hide_the_others(population):
     assert reports[1].finding("causality") is not None
 
 
-def test_where_every_replica_was_lost_the_architecture_is_still_judged(population):
+def test_if_no_replica_has_finite_weights_the_architecture_is_still_audited(population):
     for run in population:
         lost = run.checkpoint("last")
         lost.weights["embedding.weight"][0, 0] = torch.nan

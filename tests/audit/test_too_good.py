@@ -1,5 +1,5 @@
-"""Scores that are too good: where a mask was forgotten, that is told wherever the score is; and where the text itself
-tells what comes, there is no alarm."""
+"""Scores that are too good: a forgotten mask is reported wherever the score is shown, and predictable text raises no
+alarm."""
 
 import random
 from pathlib import Path
@@ -62,7 +62,7 @@ def letters(count: int, by: random.Random) -> str:
 
 
 def written(name: str, text: str, steps: int, positions: str = "rotary") -> Path:
-    """A recipe for this text."""
+    """Writes a recipe for this text."""
     Path(f"{name}.txt").write_text(text)
     recipe = Path(f"{name}.yaml")
     recipe.write_text(RECIPE.format(path=Path(f"{name}.txt").absolute(), steps=steps, positions=positions))
@@ -82,12 +82,12 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def noise(bench: Path) -> Path:
-    """Letters that nothing foretells."""
+    """Random letters, which nothing can predict."""
     by = random.Random(0)
     return written("noise", "\n".join(letters(by.randint(20, 60), by) for _ in range(400)), steps=100)
 
 
-def test_a_mask_that_a_plugin_forgot_is_told_with_the_score_and_ever_after(noise, command_line):
+def test_a_mask_forgotten_by_a_plugin_is_reported_with_every_score(noise, command_line):
     trained = command_line("train", str(noise), "--with", "open_attention.py", "model.mixer.kind=open", "--name", "x")
     assert trained.code == 0, trained.err
     report = read_report(Path("runs") / "x")
@@ -99,7 +99,7 @@ def test_a_mask_that_a_plugin_forgot_is_told_with_the_score_and_ever_after(noise
 
 
 @pytest.mark.slow
-def test_no_verdict_leans_on_it(noise, command_line):
+def test_a_verdict_mentions_that_an_arm_sees_the_future(noise, command_line):
     Path("study.yaml").write_text(STUDY.format(recipe=noise))
     answer = command_line("study", "run", "study.yaml", "--on", "here", "--json")
     assert answer.code == 0, answer.err
@@ -107,12 +107,14 @@ def test_no_verdict_leans_on_it(noise, command_line):
     assert "open sees the future" in verdict["sentence"]
 
 
-def test_text_that_tells_what_comes_is_no_alarm(bench):
-    """A word eight times: no five letters tell the next, and the letter six places back does."""
+def test_predictable_text_raises_no_alarm(bench):
+    """Each word is repeated eight times: a 5-gram cannot predict the next letter, but the letter six places back
+    does."""
     by = random.Random(1)
     recipe = written("copies", "\n".join((letters(5, by) + " ") * 8 for _ in range(400)), 200, "learned")
     (run,) = train([load(str(recipe), ())], ["copies"], bench / "runs")
     report = read_report(run.folder)
     finding = report.finding("too-good-to-be-true")
-    assert finding.verdict == "pass" and finding.value < 1 / 3, finding  # far below counting: it was asked
+    # far below the 5-gram baseline, so the audit did apply
+    assert finding.verdict == "pass" and finding.value < 1 / 3, finding
     assert not report.failures

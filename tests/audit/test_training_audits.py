@@ -1,4 +1,4 @@
-"""Each training audit on curves that are drawn, with noise: what must be found, and what must be left alone."""
+"""Each training audit on synthetic noisy curves: what must be reported, and what must not."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ STEPS = np.arange(1, 1001)
 
 
 def lines(losses, valid=None, every=100, norms=None, rates=None, noise=0.05):
-    """A metrics.jsonl."""
+    """The lines of a metrics.jsonl."""
     losses = np.asarray(losses, float)
     count = len(losses)
     norms = np.full(count, 0.5) if norms is None else norms
@@ -33,7 +33,7 @@ def lines(losses, valid=None, every=100, norms=None, rates=None, noise=0.05):
 
 
 def falling(bottom=2.0, top=4.5, speed=6.0):
-    """Falls fast, then flat: what a finished training looks like."""
+    """Falls fast, then stays flat, as in a finished training."""
     return bottom + (top - bottom) * np.exp(-speed * STEPS / 1000)
 
 
@@ -48,18 +48,18 @@ def verdicts(given: TrainingCurve) -> dict[str, str]:
 
 def test_a_good_training_raises_no_alarm():
     good = curve(falling(), falling() + 0.1, evaluate_on=["valid"])
-    assert set(verdicts(good)) == {one.name for one in TRAINING_AUDITS} - {"schedule"}  # which nobody told of
+    assert set(verdicts(good)) == {one.name for one in TRAINING_AUDITS} - {"schedule"}  # no schedule is given
     assert set(verdicts(good).values()) == {"pass"}
 
 
-def test_rates_that_are_not_those_of_the_schedule():
+def test_learning_rates_that_do_not_follow_the_schedule():
     good = curve(falling(), falling() + 0.1)
     planned = dict(zip(good.steps.tolist(), good.rates.tolist(), strict=True))
     assert verdicts(replace(good, planned=planned.get))["schedule"] == "pass"
     assert verdicts(replace(good, planned=lambda step: planned[step] + 1e-5))["schedule"] == "fail"
 
 
-def test_metrics_are_read_whatever_the_lines_are():
+def test_metrics_are_read_from_any_kind_of_lines():
     made = TrainingCurve.of(
         [*lines([3.0, 2.0], [3.1, 2.1], every=1), {"step": 2, "ended": "stopped at step 2: patience"}]
     )
@@ -71,7 +71,7 @@ def test_metrics_are_read_whatever_the_lines_are():
     assert "0 steps are too few" in report.not_run["did-it-train"]
 
 
-def test_a_single_odd_batch_moves_nothing():
+def test_a_single_odd_batch_changes_nothing():
     odd = falling()
     odd[-1] = 100
     assert curve(odd).last == pytest.approx(2.0, abs=0.1)
@@ -85,15 +85,16 @@ def test_learning_rate_zero():
     assert learning_rate_zero.check(curve(flat, rates=np.full(1000, 1e-9))).verdict == "fail"
     assert (
         learning_rate_zero.check(curve(falling(), rates=np.full(1000, 1e-9))).verdict == "pass"
-    )  # SGD may be like this
+    )  # with SGD this can be normal
 
 
-def test_that_every_step_was_cut_is_a_fact_and_where_training_failed_a_finding():
+def test_clipping_every_step_is_a_warning_only_if_training_failed():
     long, flat = np.full(1000, 9.0), np.full(1000, 3.3)
     failing = clipped.check(curve(flat, flat, norms=long, rates=np.full(1000, 20.0), by_length=True))
     assert failing.verdict == "warn" and failing.value == 1
     assert "every step was clipped" in failing.sentence and "length 20" in failing.sentence
-    assert clipped.check(curve(flat, flat, norms=long)).verdict == "pass"  # AdamW does not go by the length
+    # AdamW's steps do not depend on the length of the gradient
+    assert clipped.check(curve(flat, flat, norms=long)).verdict == "pass"
     trained = clipped.check(curve(falling(), falling(), norms=long, by_length=True))
     assert trained.verdict == "pass" and "to 11% or less" in trained.sentence
     half = clipped.check(curve(flat, flat, norms=np.where(STEPS % 2, 9.0, 0.5), by_length=True))
@@ -102,8 +103,8 @@ def test_that_every_step_was_cut_is_a_fact_and_where_training_failed_a_finding()
         clipped.check(TrainingCurve.of(lines(flat)))
 
 
-def test_a_translator_that_knows_the_wording_of_targets_alone():
-    """Token frequencies give 3.2, 5-grams of targets without any source 2.0."""
+def test_a_translator_that_is_a_language_model_of_its_targets():
+    """Token frequencies give 3.2, and 5-grams of targets alone give 2.0."""
     flat, high = falling(2.1, speed=15), np.full(1000, 1e-3)
     stays = did_it_train.check(curve(flat, flat, counting=None, unread=2.0, rates=high, noise=0.0))
     assert (
@@ -113,20 +114,20 @@ def test_a_translator_that_knows_the_wording_of_targets_alone():
     assert "post-norm without a warm-up" in told
     still = np.linspace(4.5, 2.1, 1000)
     assert did_it_train.check(curve(still, still, unread=2.0, rates=high)).verdict == "warn"
-    assert did_it_train.check(curve(flat, flat, unread=2.0)).verdict == "warn"  # its rate was taken down
+    assert did_it_train.check(curve(flat, flat, unread=2.0)).verdict == "warn"  # its learning rate had decayed
     assert did_it_train.check(curve(falling(1.2), falling(1.2), unread=2.0, rates=high)).verdict == "pass"
     by_heart = curve(falling(0.3), falling(2.4), unread=2.0, rates=high)
-    assert did_it_train.check(by_heart).verdict == "pass"  # it is overfitted, which another audit says
+    assert did_it_train.check(by_heart).verdict == "pass"  # it is overfitted, which another audit reports
     assert did_it_train.check(curve(flat, flat, unread=None, rates=high)).verdict == "pass"
 
 
-def test_divergence_is_told_from_a_spike():
+def test_divergence_is_distinguished_from_a_spike():
     back = np.concatenate([falling()[:500], np.linspace(2.1, 4.4, 500)])
     assert diverged.check(curve(back)).verdict == "fail"
     assert diverged.check(curve(np.linspace(4.5, 6, 1000))).verdict == "fail"
-    at_once = np.concatenate([[4.5], 75 - 8 * np.sin(STEPS[1:] / 200)])  # the first step threw it far away
+    at_once = np.concatenate([[4.5], 75 - 8 * np.sin(STEPS[1:] / 200)])  # the loss jumps at the first step
     assert diverged.check(curve(at_once)).verdict == "fail"
-    assert diverged.check(curve(falling(60.0, 75.0))).verdict == "pass"  # far from chance, but on its way
+    assert diverged.check(curve(falling(60.0, 75.0))).verdict == "pass"  # far above chance, but falling
     spike = falling()
     spike[500:510] += 5
     assert diverged.check(curve(spike)).verdict == "pass"
@@ -136,20 +137,21 @@ def test_divergence_is_told_from_a_spike():
     assert diverged.check(ended) == ("fail", None, "diverged at step 51: the loss is no longer finite", "diverged")
 
 
-def test_a_run_that_starts_where_it_can_get_no_further_has_not_diverged():
-    """Such as fine-tuning or continuing on the same data: three noisy steps say little about where it began."""
+def test_a_run_that_starts_at_its_final_loss_has_not_diverged():
+    """As in fine-tuning or continuing on the same data: three noisy steps say little about the initial loss."""
     noises = [np.random.default_rng(seed).normal(size=200) for seed in range(100)]
     for level, std in ((3.0, 0.05), (0.3, 0.08), (2.0, 0.1)):
         drawn = [curve(np.abs(level + std * one), noise=0.0, chance=max(0.69, level)) for one in noises]
         assert sum(diverged.check(one).verdict == "fail" for one in drawn) <= 3
     worse = [np.where(STEPS[:200] < 40, 0.05, 0.3) + 0.04 * np.abs(one) for one in noises[:10]]
     assert all(diverged.check(curve(one, noise=0.0, chance=0.69)).verdict == "fail" for one in worse)
-    jumps = [np.where(STEPS[:200] < 4, 2.2, 4 + 2 * one) for one in noises[:10]]  # noisy, because the rate is too high
+    # noisy, because the learning rate is too high
+    jumps = [np.where(STEPS[:200] < 4, 2.2, 4 + 2 * one) for one in noises[:10]]
     assert all(diverged.check(curve(one, noise=0.0, chance=2.2)).verdict == "fail" for one in jumps)
 
 
 def test_a_model_at_the_level_of_frequencies_has_failed_to_train_and_did_not_overfit():
-    """Case C4: called overfitted, with a train loss that never fell."""
+    """Case C4: it was called overfitted although its train loss never fell."""
     stuck = curve(falling(3.2), falling(3.2) + 0.02, post_norm=True, warms_up=False)
     outcome = did_it_train.check(stuck)
     assert outcome.verdict == "fail" and "failed to train" in outcome.sentence
@@ -159,22 +161,22 @@ def test_a_model_at_the_level_of_frequencies_has_failed_to_train_and_did_not_ove
     assert warmed.verdict == "fail" and "post-norm" not in warmed.sentence
 
 
-def test_a_model_that_knows_train_by_heart_is_told_from_one_that_knows_nothing():
+def test_memorising_train_is_distinguished_from_learning_nothing():
     outcome = did_it_train.check(curve(falling(0.1), falling(3.2) + 1))
     assert outcome.verdict == "fail" and "by heart" in outcome.sentence
 
 
-def test_a_model_that_was_on_its_way_is_told_so():
+def test_a_loss_that_was_still_falling_is_reported_as_such():
     outcome = did_it_train.check(curve(np.linspace(4.5, 3.6, 1000)))
     assert outcome.verdict == "fail" and "still falling" in outcome.sentence
 
 
-def test_without_a_baseline_the_own_beginning_counts():
+def test_without_a_baseline_the_initial_loss_is_used():
     assert did_it_train.check(curve(falling(), chance=None)).verdict == "pass"
     assert did_it_train.check(curve(falling(4.2), chance=None)).verdict == "fail"
 
 
-def test_the_score_of_the_whole_split_counts_where_there_is_one():
+def test_the_score_of_the_whole_split_is_used_if_there_is_one():
     assert did_it_train.check(curve(falling(), falling(), scored=3.19)).verdict == "fail"
 
 
@@ -191,7 +193,7 @@ def test_jumps_of_loss_and_gradient():
     assert learning_rate_too_high.check(curve(rare)).verdict == "pass"
 
 
-def test_gradients_that_are_always_cut():
+def test_gradients_that_are_always_clipped():
     always = learning_rate_too_high.check(curve(falling(), norms=np.full(1000, 20.0)))
     assert (
         always.verdict == "warn"
@@ -200,21 +202,22 @@ def test_gradients_that_are_always_cut():
     assert learning_rate_too_high.check(curve(falling(), norms=np.full(1000, 1.3))).verdict == "pass"
 
 
-def test_a_loss_that_waits_for_a_lower_rate():
+def test_a_loss_that_only_falls_at_a_lower_rate():
     late = np.concatenate([falling()[:50], np.full(600, 3.0), np.linspace(3.0, 2.5, 350)])
     outcome = learning_rate_too_high.check(curve(late, noise=0.01))
     assert outcome.verdict == "warn" and "only afterwards" in outcome.sentence
 
 
-def test_a_plateau_counts_while_the_rate_is_high_and_there_is_room():
+def test_a_plateau_counts_at_a_high_rate_and_above_the_baseline():
     flat, high = falling(2.5, speed=40), np.full(1000, 1e-3)
     assert plateaued.check(curve(flat, rates=high, noise=0.01)).verdict == "warn"
-    assert plateaued.check(curve(flat, noise=0.01)).verdict == "pass"  # the rate had been taken down
-    assert plateaued.check(curve(flat, rates=high, noise=0.01, counting=2.6)).verdict == "pass"  # it is done
+    assert plateaued.check(curve(flat, noise=0.01)).verdict == "pass"  # the learning rate had decayed
+    # it has reached the baseline
+    assert plateaued.check(curve(flat, rates=high, noise=0.01, counting=2.6)).verdict == "pass"
     assert plateaued.check(curve(falling(speed=2), rates=high, noise=0.01)).verdict == "pass"
 
 
-def test_still_improving_promises_what_more_steps_would_give():
+def test_still_improving_predicts_the_gain_of_more_steps():
     logarithm = 5 - 0.4 * np.log(STEPS)
     outcome = still_improving.check(curve(logarithm, logarithm))
     assert outcome.verdict == "warn"
@@ -224,17 +227,18 @@ def test_still_improving_promises_what_more_steps_would_give():
     assert still_improving.check(curve(falling(), falling())).verdict == "pass"
 
 
-def test_underfitted_is_less_than_half_of_what_counting_gets():
+def test_underfitted_is_less_than_half_the_gain_of_the_n_gram_model():
     slow = falling(2.8, speed=30)
     assert underfitted.check(curve(slow, slow)).verdict == "warn"
     assert underfitted.check(curve(falling(2.2), falling(2.2))).verdict == "pass"
-    assert underfitted.check(curve(falling(1.0), slow)).verdict == "pass"  # train is far lower: that is something else
+    # the train loss is far lower: another audit's subject
+    assert underfitted.check(curve(falling(1.0), slow)).verdict == "pass"
     with pytest.raises(DoesNotApply, match="5-gram"):
         underfitted.check(curve(slow, slow, counting=None))
 
 
 @pytest.mark.parametrize(("rise", "verdict"), [(0.01, "pass"), (0.05, "warn"), (0.2, "fail")])
-def test_overfitted_by_how_much_it_rose(rise, verdict):
+def test_overfitting_is_judged_by_the_rise_of_the_loss(rise, verdict):
     valid = np.maximum(falling(2.0), 2.0)
     valid[400:] = valid[399] * (1 + np.linspace(0, rise, 600))
     outcome = overfitted.check(curve(falling(0.5, speed=3), valid))
@@ -243,12 +247,12 @@ def test_overfitted_by_how_much_it_rose(rise, verdict):
     assert overfitted.check(kept).verdict == "pass"
 
 
-def test_next_to_nothing_may_double():
-    """A translator of words that is right in 99 of 100: a loss that goes from 0.006 to 0.009 is no worse model."""
+def test_a_loss_close_to_zero_may_rise_by_half():
+    """A translator of words that gets 99 of 100 right: a loss that rises from 0.006 to 0.009 is no worse model."""
     valid = falling(0.006, speed=12) + np.linspace(0, 0.003, 1000)
     outcome = overfitted.check(curve(falling(0.0001, speed=12), valid, noise=0.0))
     assert outcome.verdict != "fail" and 0 < (outcome.value or 0) < 0.1
-    moved = falling(0.05, speed=12) + np.linspace(0, 0.03, 1000)  # of 99 in 100 right, at a rate that never falls
+    moved = falling(0.05, speed=12) + np.linspace(0, 0.03, 1000)  # 99 of 100 right, with a constant learning rate
     assert overfitted.check(curve(falling(0.0001, speed=12), moved, noise=0.0)).verdict == "warn"
 
 
@@ -291,10 +295,10 @@ def test_collapsed_heads():
         collapsed_heads.check(HeadEntropies(np.zeros((0, 0, 0))))
 
 
-# --- scores that cannot be ---------------------------------------------------------------------------------------
+# --- impossible scores -------------------------------------------------------------------------------------------
 
 
-def test_a_score_that_training_and_counting_do_not_allow_is_a_failure():
+def test_a_score_far_below_the_train_loss_and_the_n_gram_model_fails():
     by_scoring_alone = curve(falling(), scored=0.06)
     outcome = too_good_to_be_true.check(by_scoring_alone)
     assert outcome.verdict == "fail" and "perplexity 1.06" in outcome.sentence
@@ -311,12 +315,12 @@ def test_a_score_that_training_and_counting_do_not_allow_is_a_failure():
         ("pig-latin", "model.label_smoothing=0.1", True),
     ],
 )
-def test_what_raises_the_loss_of_training_is_known(name: str, change: str, harder: bool):
+def test_settings_that_raise_the_train_loss_are_known(name: str, change: str, harder: bool):
     assert load(name, ["model.dropout=0", change]).model.harder_in_training == harder
 
 
-def test_a_score_far_below_counting_is_a_warning_whatever_training_says():
-    """A leak is there in training, too; and so are texts that their context determines."""
+def test_a_score_far_below_the_n_gram_model_warns_whatever_the_train_loss():
+    """A leak lowers the train loss too, and so does predictable text."""
     assert too_good_to_be_true.check(curve(falling(0.05), scored=0.058)).verdict == "warn"
 
 
@@ -324,18 +328,18 @@ def test_a_score_far_below_counting_is_a_warning_whatever_training_says():
     ("bottom", "scored", "counting"),
     [
         (1.4, 1.5, 1.9),  # a good model of characters
-        (3.0, 3.4, 5.3),  # of words
-        (1.0, 0.9, 1.9),  # a train loss that dropout raised
-        (0.05, 0.06, 0.1),  # text that is determined, and counting sees it
-        (0.05, 0.7, 1.9),  # half of it is determined: sums, texts and what follows from them
+        (3.0, 3.4, 5.3),  # a good model of words
+        (1.0, 0.9, 1.9),  # a train loss raised by dropout
+        (0.05, 0.06, 0.1),  # predictable text, also for n-grams
+        (0.05, 0.7, 1.9),  # half of the text is predictable: sums, copies and the like
     ],
 )
-def test_what_can_be_is_no_alarm(bottom: float, scored: float, counting: float):
+def test_plausible_scores_raise_no_alarm(bottom: float, scored: float, counting: float):
     assert too_good_to_be_true.check(curve(falling(bottom), scored=scored, counting=counting)).verdict == "pass"
 
 
-def test_nothing_is_promised_below_zero():
-    """A line through what is nearly nothing goes below it."""
+def test_no_loss_below_zero_is_predicted():
+    """Extrapolating a loss close to zero gives negative values."""
     nearly = np.maximum(4.5 * np.exp(-10 * STEPS / 1000), 1.8e-4)
     outcome = still_improving.check(curve(nearly, noise=0.0, chance=None, counting=None))
     assert outcome.verdict == "pass"
@@ -348,12 +352,12 @@ def test_the_last_steps_of_a_short_noisy_run_are_no_jumps():
         assert learning_rate_too_high.check(noisy).verdict == "pass"
 
 
-def test_batches_of_short_pairs_that_are_all_harder_are_no_jumps():
+def test_batches_of_harder_pairs_are_no_jumps():
     kinds = np.random.default_rng(0).choice([1.0, 1.5, 2.2], size=1000, p=[0.8, 0.15, 0.05])
     assert learning_rate_too_high.check(curve(falling() * kinds, noise=0.02)).verdict == "pass"
 
 
-def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():
+def test_no_other_rate_is_recommended_where_nothing_is_left_to_gain():
     solved = falling(0.01)
     solved[200::40] += 2.0
     norms = np.where(np.arange(1000) % 40 == 0, 20.0, 0.5)
@@ -362,11 +366,11 @@ def test_no_other_rate_is_asked_for_where_nothing_is_left_to_gain():
 
 
 @pytest.mark.parametrize("steps", [1, 4, 9])
-def test_a_training_of_a_few_steps_is_not_too_good_and_can_be_judged(steps):
+def test_a_training_of_a_few_steps_can_be_judged_and_is_not_too_good(steps):
     few = falling()[:steps]
     assert too_good_to_be_true.check(curve(few, few, every=1)).verdict == "pass"
 
 
-def test_nothing_is_promised_where_nothing_is_left_or_held_out_text_has_had_enough():
+def test_no_gain_is_predicted_near_zero_or_once_the_valid_loss_has_stopped_falling():
     steep = falling(bottom=0.001, top=4.5, speed=6.0)
     assert verdicts(curve(steep, chance=3.2))["still-improving"] == "pass"
