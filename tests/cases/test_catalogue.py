@@ -1,4 +1,5 @@
-"""The library: every case loads in both sizes, keeps what it promises, and one is carried out whole in a tiny form."""
+"""The library: every case loads in both sizes and keeps its promises, and a tiny version of one runs from end to
+end."""
 
 import os
 from pathlib import Path
@@ -27,7 +28,8 @@ FLOPS_A_SECOND = {
     "encoder-decoder": 2 * 20e9,
     "decoder-only": 2 * 20e9,
 }
-"""Of two cores, with these small models, audits and all: as measured when the minutes in the library were."""
+"""Of two cores, with these small models and including audits, measured together with the minutes given in the
+library."""
 
 
 def test_the_cases_so_far():
@@ -74,24 +76,25 @@ def study_of(name: str, quick: bool) -> Study:
 
 
 @pytest.mark.parametrize("name", with_weights(STUDIES))
-def test_a_case_says_what_was_reported_and_what_it_rests_on(name):
+def test_a_case_has_the_report_and_what_it_rests_on(name):
     for quick in (True, False):
         study = study_of(name, quick)
         assert study.reported and study.reported.conclusion and study.claims and study.about
         assert title_of(name).endswith("?") and "minutes" in takes(name, True)
-    # A person who did the work is nobody's business here.
+    # The library does not name the authors of reports.
     assert load_case(name, True).title == load_case(name, False).title == title_of(name)
 
 
 @pytest.mark.parametrize("name", with_weights(STUDIES))
 def test_the_quick_form_is_quick(name):
-    """All arms, three seeds or more, data that is always there, and no more work than promised."""
+    """All arms, at least three seeds, embedded data, and no more work than two minutes."""
     quick, whole, sizes = study_of(name, True), study_of(name, False), Sizes()
-    arms = [arm.name for arm in whole.arms if not (name == "C1" and arm.name.startswith("kept"))]  # no rows to be kept
+    # quick data has no faulty rows for these arms to keep
+    arms = [arm.name for arm in whole.arms if not (name == "C1" and arm.name.startswith("kept"))]
     if quick.ladder is None:
         assert [arm.name for arm in quick.arms] == arms
         assert len(quick.seeds) >= 3 and len(whole.seeds) >= 3
-    else:  # sizes and budgets are what is quick about it; seeds stand beside neighbouring sizes
+    else:  # only sizes and budgets are reduced; neighbouring sizes support each other, so two seeds suffice
         assert len(quick.ladder.rungs) >= 3 and len(quick.seeds) >= 2
     seconds = 0.0
     for run in quick.runs(budgets(quick, sizes)):
@@ -105,16 +108,16 @@ def test_the_quick_form_is_quick(name):
 @pytest.mark.data
 @pytest.mark.skipif("HEADWAY_DATA" not in os.environ, reason="needs the corpora under HEADWAY_DATA")
 @pytest.mark.parametrize("name", with_weights(STUDIES))
-def test_what_the_whole_form_asks_is_measured(name):
+def test_scores_asked_for_by_the_whole_form_are_measured(name):
     check_scores(study_of(name, False), Sizes())
 
 
-def test_what_e5_scores_was_trained_for_e2_and_e4():
+def test_e5_reuses_models_of_e2_and_e4():
     own, others = study_of("E5", False).recipes, study_of("E4", False).recipes | study_of("E2", False).recipes
     assert own["lstm"].hash == others["middle.two"].hash and own["transformer"].hash == others["transformer"].hash
 
 
-def test_what_c2_to_c4_are_set_beside_was_trained_for_the_case_before():
+def test_the_references_of_c2_to_c4_are_reused_from_the_case_before():
     for name, before, arms in (
         ("C2", "C1", {"two-layers": "dropped.as-reported"}),
         ("C3", "C2", {"narrower": "as-reported"}),
@@ -137,7 +140,7 @@ def test_a_case_that_does_not_exist():
 
 
 def tiny(name: str, **changed) -> Study:
-    """A quick case, made so small that it shows nothing but that it works."""
+    """A quick case reduced to the smallest size, which only shows that it runs."""
     tree = study_of(name, True).model_dump(mode="json", by_alias=True)
     small = ["model.layers=1", "training.duration=6 steps", "training.schedule.warmup=1 step", "training.batch=4"]
     tree["changes"] += [*small, "training.evaluate_every=3 steps", "training.evaluate_tokens=500"]
@@ -146,7 +149,7 @@ def tiny(name: str, **changed) -> Study:
 
 @pytest.mark.audited
 def test_a_quick_case_from_end_to_end(tmp_path: Path):
-    """B7: trained, measured, audited, judged, reported, and put into the table of all cases."""
+    """B7: trained, measured, audited, judged, reported, and added to the table of all cases."""
     whole = study_of("B7", True).named_arms
     arms = {arm: whole[arm] for arm in ("concat", "reweight-raw")}
     study, folder = tiny("B7", arms=arms, questions=[]), tmp_path / folder_of("B7", True)

@@ -1,4 +1,4 @@
-"""The caption game of case D8, without its training: what is said, which pictures stand beside, who wins."""
+"""The caption game of case D8 without its training: captions with less information, similar pictures, and who wins."""
 
 import zlib
 from dataclasses import replace
@@ -15,7 +15,7 @@ ONES = [one for number in range(400) if (one := scenes.scene(number)).second is 
 
 
 class Reads(Matcher):
-    """A model that knows some things of a scene by heart, and nothing else."""
+    """A matcher that is given some facts of each scene, and knows nothing else."""
 
     name, limit, scale = "reads", 16, 10.0
 
@@ -35,7 +35,7 @@ class Reads(Matcher):
 
 
 @pytest.mark.parametrize("what", D8.NEAR)
-def test_others_differ_in_one_thing(what):
+def test_near_misses_differ_in_one_thing(what):
     change, others = D8.NEAR[what]
     for one in PAIRS:
         foils = [foil for k in range(others) if D8._is_drawable(foil := change(one, k))]
@@ -51,7 +51,7 @@ def test_others_differ_in_one_thing(what):
                 assert sum(getattr(new, key) != getattr(old, key) for key in ("count", "colour", "shape")) == 1
 
 
-def test_less_is_said():
+def test_information_is_removed_from_captions():
     one = next(one for one in PAIRS if one.first.count > 1)
     assert not set(D8.without_colours(one).split()) & set(scenes.COLOURS)
     assert not {"one", "two", "three", "four", "five", "a", *"12345"} & set(D8.without_numbers(one).split())
@@ -60,8 +60,8 @@ def test_less_is_said():
 
 
 @pytest.mark.parametrize(("knows", "wins"), [(lambda one: one.content, True), (lambda one: one.first.colour, False)])
-def test_who_reads_all_wins_and_who_reads_a_part_does_not(knows, wins, monkeypatch):
-    """A model that knows the colours of the first group alone cannot tell two pictures apart that share them."""
+def test_a_model_that_reads_the_whole_caption_wins_and_one_that_reads_a_part_does_not(knows, wins, monkeypatch):
+    """A model that only knows the colour of the first group cannot distinguish two pictures with the same one."""
     matcher = Reads(knows)
     change, others = D8.NEAR["in how many there are"]
     monkeypatch.setattr(D8, "_shown", lambda one: _named(matcher, one))
@@ -69,7 +69,7 @@ def test_who_reads_all_wins_and_who_reads_a_part_does_not(knows, wins, monkeypat
         matcher.seen[one.caption] = knows(one)
     made = D8.Player(matcher, 1.0, "", PAIRS[:20], torch.zeros(0))
     hits, played = D8.near_misses(300, change, others, made)
-    assert played == 20 and hits == (20 if wins else 0), "what is not ahead of an equal one is not picked"
+    assert played == 20 and hits == (20 if wins else 0), "a tie does not count as a hit"
 
 
 def _named(matcher, one):

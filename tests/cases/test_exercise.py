@@ -1,4 +1,4 @@
-"""Exercises: claims are checked and not believed, reports say it all, and the verbs know them from studies."""
+"""Exercises: claims are checked, reports are complete, and commands distinguish exercises from studies."""
 
 import json
 from html.parser import HTMLParser
@@ -53,7 +53,7 @@ def done() -> WorkedExercise:
 
 
 class Words(HTMLParser):
-    """What is on a page, and which tags."""
+    """The texts and tags of a page."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -71,7 +71,7 @@ class Words(HTMLParser):
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_an_exercise_says_what_was_reported_and_what_it_takes(name):
+def test_an_exercise_has_its_report_and_its_requirements(name):
     found = load_case(name, True)
     assert isinstance(found, Exercise) and found is load_case(name, False)
     assert title_of(name) == found.title and found.title.endswith("?")
@@ -79,7 +79,7 @@ def test_an_exercise_says_what_was_reported_and_what_it_takes(name):
     assert all("CPU core" in takes(name, quick) and "seconds" in takes(name, quick) for quick in (True, False))
 
 
-def test_random_instances_follow_from_their_facts_alone():
+def test_random_instances_depend_only_on_their_parameters():
     assert drawn_by("B1", 3).integers(10**6, size=3).tolist() == drawn_by("B1", 3).integers(10**6, size=3).tolist()
     assert drawn_by("B1", 3).integers(10**6) != drawn_by("B1", 4).integers(10**6)
 
@@ -90,10 +90,10 @@ def test_a_share_comes_with_its_interval():
     assert share(3, 3000) == "0.1 % [0.0, 0.3]" and share(3000, 3000) == "100.0 % [99.9, 100.0]"
 
 
-# --- working it out, and the report ----------------------------------------------------------------------------------
+# --- running it, and the report --------------------------------------------------------------------------------------
 
 
-def test_an_outcome_is_judged_as_a_study_is():
+def test_an_outcome_is_judged_like_a_study():
     for status in ("holds", "does not hold"):
         found = work_out(toy(status), 7)
         assert found.status == status
@@ -104,7 +104,7 @@ def test_an_outcome_is_judged_as_a_study_is():
     assert said == ["checking: 2 + 2 is 5", "answering: What is it then?"]
 
 
-def test_the_report_says_it_all_and_fetches_nothing(done, tmp_path):
+def test_the_report_is_complete_and_self_contained(done, tmp_path):
     (tmp_path / "toy").mkdir()
     page = write_report(done, tmp_path / "toy")
     seen = Words(page)
@@ -131,7 +131,7 @@ def test_the_report_says_it_all_and_fetches_nothing(done, tmp_path):
     assert "12 \\% [8, 17]" in (tmp_path / "toy" / "table.tex").read_text("utf-8")
 
 
-def test_what_was_kept_is_read_back(done, tmp_path):
+def test_verdicts_are_read_back(done, tmp_path):
     assert read_verdicts(tmp_path) is None
     write_report(done, tmp_path)
     kept = read_verdicts(tmp_path)
@@ -150,7 +150,7 @@ def test_what_was_kept_is_read_back(done, tmp_path):
             read_verdicts(tmp_path)
 
 
-def test_a_folder_that_cannot_be_taken(tmp_path):
+def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "study.yaml").write_text("title: mine")
     (tmp_path / "mine" / "verdicts.json").write_text("[]")
@@ -195,7 +195,7 @@ def test_an_exercise_from_the_command_line(headway):
 
 
 @pytest.mark.parametrize("option", [("--on", "ray"), ("--workers", "2")])
-def test_nothing_is_trained_elsewhere(headway, option):
+def test_an_exercise_does_not_run_elsewhere(headway, option):
     code, _, err = headway("case", "B1", *option)
     assert code == 2 and f"not trained: leave out {option[0]}" in err
     assert not Path("studies").exists()

@@ -1,4 +1,4 @@
-"""The exercises of the library: how each claim stands, and that a wrong answer planted in its place is caught."""
+"""The exercises of the library: the ruling of each claim, and that a wrong answer planted in its place is caught."""
 
 import math
 
@@ -37,7 +37,7 @@ def worked() -> dict[str, WorkedExercise]:
         ("E1", ["does not hold", "does not hold"]),
     ],
 )
-def test_how_the_claims_stand(worked, name, standings):
+def test_the_rulings_of_the_claims(worked, name, standings):
     found = worked[name]
     assert [ruling.status for ruling in found.rulings] == standings
     for finding in (*found.rulings, *found.answers):
@@ -53,7 +53,7 @@ def reaches(of: str, outcome: WorkedExercise) -> dict[str, str]:
     return next(vars(row) for found in (*outcome.rulings, *outcome.answers) for row in found.reached if row.of == of)
 
 
-def test_what_least_squares_misses_a_query_reaches(worked):
+def test_a_query_reaches_what_least_squares_misses(worked):
     assert reaches("average 2 of 64, width 16", worked["B1"])["reported"].startswith("0 %")
     assert reaches("select 1 of 64, width 16", worked["B1"])["headway"].startswith("100 %")
     assert "undecided" not in str([row for ruling in worked["B1"].rulings for row in ruling.reached])
@@ -68,7 +68,7 @@ def test_a_planted_query_is_caught():
     assert B1.zeros_average(FEW, lambda keys, wanted: np.full(keys.shape[1], 1e-6)).status == "does not hold"
 
 
-def test_headways_own_queries_would_stand_where_the_reports_do_not():
+def test_headways_own_queries_hold_where_the_reports_do_not():
     def ours(keys, wanted):
         return B1.find_query(keys, wanted, B1.WITHIN / 2).query
 
@@ -76,27 +76,27 @@ def test_headways_own_queries_would_stand_where_the_reports_do_not():
     assert B1.makes_the_identity(FEW, ours).status == "holds"
 
 
-def test_a_certificate_is_not_believed():
-    """Between two others a key cannot be selected; from a wrong mixture, or a corner, nothing follows."""
+def test_a_certificate_is_verified():
+    """A key between two others cannot be selected; a wrong mixture, or a corner, proves nothing."""
     keys, wanted = np.array([[0.0], [1.0], [-1.0]]), np.array([1.0, 0.0, 0.0])
 
     assert B1.refutes(keys, wanted, np.array([1 / 3, 1 / 3, 1 / 3]))
-    assert not B1.refutes(keys, wanted, np.array([0.2, 0.6, 0.2]))  # another mean
-    assert not B1.refutes(keys, wanted, np.array([1.0, 0.0, 0.0]))  # no more even
-    assert not B1.refutes(keys, wanted, np.array([2.0, -0.5, -0.5]))  # no mixture
+    assert not B1.refutes(keys, wanted, np.array([0.2, 0.6, 0.2]))  # has another mean
+    assert not B1.refutes(keys, wanted, np.array([1.0, 0.0, 0.0]))  # no more uniform than what is wanted
+    assert not B1.refutes(keys, wanted, np.array([2.0, -0.5, -0.5]))  # not a mixture
     assert B1.refuted(B1.find_query(keys, wanted)) and not B1.refuted(B1.find_query(keys, wanted[[1, 0, 2]]))
 
 
 # --- B2 --------------------------------------------------------------------------------------------------------------
 
 
-def test_another_key_than_the_copy_is_caught():
-    assert B2.copy_averages_three(FEW, lambda keys, query: keys[1]).status == "holds"  # the other one does as well
+def test_a_key_other_than_a_copy_is_caught():
+    assert B2.copy_averages_three(FEW, lambda keys, query: keys[1]).status == "holds"  # the other key works as well
     assert B2.copy_averages_three(FEW, lambda keys, query: (keys[0] + keys[1]) / 2).status == "holds"
     assert B2.copy_averages_three(FEW, lambda keys, query: 1.01 * keys[0]).status == "does not hold"
 
 
-def test_what_a_key_of_length_one_gets_is_what_searching_finds():
+def test_the_best_weight_of_a_unit_key_equals_that_of_a_search():
     keys = np.eye(4, 8)
     query = B2.least_squares(keys, B2.average([0, 1], 4), 3.0)
     rng = np.random.default_rng(0)
@@ -109,7 +109,7 @@ def test_what_a_key_of_length_one_gets_is_what_searching_finds():
     assert float(B2._orthogonal("length 1", 1.0, 3.0, 5).headway) == pytest.approx(bound, abs=1e-4)
 
 
-def test_from_which_factor_on_it_is_selected():
+def test_the_smallest_factor_that_selects_it():
     at = B2._smallest_factor(90)
     assert 1 - B2._weight(at, 90) == pytest.approx(B2.WITHIN, rel=1e-6)
     assert B2._weight(50, 0) == pytest.approx(1 / 3)
@@ -120,7 +120,7 @@ def test_from_which_factor_on_it_is_selected():
 
 def test_bounds_that_are_too_low_are_caught():
     assert D1.rnn_keeps_to(FEW, D1.NORM / 5).status == "does not hold"  # as if the sigmoid's steepest slope were 1/5
-    assert D1.rnn_keeps_to(FEW, D1.NORM).status == "holds"  # true, and not the best
+    assert D1.rnn_keeps_to(FEW, D1.NORM).status == "holds"  # true, but not the best bound
 
     def of_means(weights):
         return [bound / 2 for bound in D1.product_of_norms(weights)]
@@ -146,12 +146,12 @@ def test_a_wrong_convolution_is_caught(biases, value):
     assert D2.computes_the_convolution(5, lambda c: D2.as_reported(c, biases, value)).status == "does not hold"
 
 
-def test_the_direct_convolution_is_what_it_says():
+def test_the_direct_convolution_on_an_example():
     x = torch.tensor([[1.0], [10.0], [100.0], [1000.0]], dtype=torch.float64)
     assert D2.direct(x)[:, 0].tolist() == [10.0, 102.0, 1020.0, 200.0]
 
 
-def test_a_layer_that_is_the_maximum_would_stand():
+def test_a_layer_that_computes_the_maximum_holds():
     assert D3.is_the_maximum(FEW, lambda window: max_pool(window, within=1e-3)).status == "holds"
     assert D3.is_the_maximum(FEW, lambda window: max_pool_as_reported(window, scale=1e4)).status == "does not hold"
 
@@ -166,19 +166,19 @@ def test_the_bound_is_met_by_the_worst_input(worked):
 # --- E1 --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_kronecker_product_the_right_way_round_stands_and_the_other_does_not():
+def test_the_kronecker_product_holds_in_the_right_order_only():
     assert E1.is_the_matrix(FEW, lambda A, width: stacked(A, width, "columns")).status == "holds"
     swapped = E1.is_the_matrix(FEW, lambda A, width: stacked(A, width, "rows"))
     assert swapped.status == "does not hold"
     assert all(float(row.reported) > 0.1 for row in swapped.reached if "width 1" not in row.of)
 
 
-def test_the_matrix_is_what_it_does():
+def test_the_misfit_of_a_matrix():
     A, x = E1.instance(3, 2, 0)
     assert E1.misfit(lambda A, width: torch.block_diag(A, A), A, x) < 1e-14
     assert E1.misfit(lambda A, width: torch.block_diag(A, A), A, x, "rows") > 0.01
     assert E1.misfit(E1.as_reported, A, x) == math.inf
 
 
-def test_layers_that_do_not_look_at_their_input_can_be_replaced():
+def test_layers_that_ignore_their_input_can_be_replaced():
     assert E1.can_be_replaced(FEW, blind=True).status == "holds"
