@@ -1,4 +1,4 @@
-"""Where verbs are tried: a folder of one's own with a recipe, a text, and a run."""
+"""Fixtures for commands: a folder with a recipe, a text and a run."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def home(workshop, tmp_path, monkeypatch) -> Path:
-    """The current folder of a test: a recipe, its text, and runs/ with a finished run that may be written to."""
+    """The current folder of a test: a recipe, its text, and runs/ with a finished run that may be changed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     monkeypatch.delenv("HEADWAY_DATA", raising=False)

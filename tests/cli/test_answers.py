@@ -1,4 +1,4 @@
-"""What --json prints is what its schema says: every verb, for real."""
+"""What every command prints with --json conforms to its schema."""
 
 import json
 import shlex
@@ -60,10 +60,11 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_an_answer_is_as_its_schema_says(asked, home, workshop, monkeypatch, command_line):
+def test_an_answer_conforms_to_its_schema(asked, home, workshop, monkeypatch, command_line):
     monkeypatch.chdir(home)
     monkeypatch.setenv("HEADWAY_CACHE", str(home / "cache"))
-    monkeypatch.setattr("tokenizers.__version__", "0.23.3")  # that they were made with: it is in a text's identity
+    # the version that made them, which is part of a text's identity
+    monkeypatch.setattr("tokenizers.__version__", "0.23.3")
     words = shlex.split(ASKED[asked].format(recipe=workshop.recipe))
     answer = command_line(*words, "--json")
     verb = " ".join(words[:2]) if words[0] in ("study", "solve") else words[0]
@@ -72,7 +73,7 @@ def test_an_answer_is_as_its_schema_says(asked, home, workshop, monkeypatch, com
 
 
 def verbs(command, name=()):
-    """Those that take --json."""
+    """All commands that take --json."""
     for child, inner in getattr(command, "commands", {}).items():
         yield from verbs(inner, (*name, child))
     if any("--json" in parameter.opts for parameter in command.params):
@@ -90,7 +91,7 @@ def test_schemas_are_json_schema(verb):
     assert found.get("type") == "object" or found.get("anyOf")
 
 
-def test_the_verb_prints_them(command_line):
+def test_the_schema_verb_prints_them(command_line):
     assert json.loads(command_line("schema", "study", "plan").out) == json_schema("study plan")
     assert json.loads(command_line("schema").out).keys() == SCHEMAS.keys()
     code, _, said = command_line("schema", "trian")

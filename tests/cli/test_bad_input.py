@@ -126,7 +126,7 @@ BAD = {
 
 @pytest.fixture
 def traps(home) -> Path:
-    """Everything the commands above may stumble over."""
+    """The faulty files that the commands above name."""
     (home / "empty.txt").touch()
     (home / "binary.txt").write_bytes(b"MZ\x00\xff")
     (home / "short.txt").write_text("ab" * 6)
@@ -166,7 +166,7 @@ def test_bad_input_is_one_clear_message_and_nothing_is_touched(headway, traps, m
 
 
 @pytest.mark.parametrize("mistake", ["a run that exists", "an unknown verb"])
-def test_bad_input_is_no_different_through_a_real_process(forge, traps, mistake):
+def test_bad_input_gives_the_same_message_in_a_real_process(forge, traps, mistake):
     words, message = BAD[mistake]
     answer = Answer(*forge.at(traps).run(*words.split())[:3])
     assert answer.code == 2
@@ -174,7 +174,7 @@ def test_bad_input_is_no_different_through_a_real_process(forge, traps, mistake)
     assert answer.out == "" and "Traceback" not in answer.err
 
 
-def test_all_mistakes_are_told_at_once(headway):
+def test_all_mistakes_are_reported_at_once(headway):
     changes = [
         "model.wdith=3",
         "sed=1",
@@ -189,7 +189,7 @@ def test_all_mistakes_are_told_at_once(headway):
 
 
 @pytest.mark.parametrize("number", [28, 30])
-def test_a_disk_that_cannot_be_written_is_said_in_words(headway, home, monkeypatch, number):
+def test_a_disk_that_cannot_be_written_is_a_clear_message(headway, home, monkeypatch, number):
     def fail(self, checkpoint):
         raise OSError(number, os.strerror(number), "there")
 
@@ -199,7 +199,7 @@ def test_a_disk_that_cannot_be_written_is_said_in_words(headway, home, monkeypat
     assert answer.err.endswith(f"headway: {os.strerror(number)} (there); everything saved before is intact\n")
 
 
-def test_our_own_mistakes_are_not_hidden(headway, monkeypatch):
+def test_bugs_of_headway_keep_their_traceback(headway, monkeypatch):
     def fail(*given):
         raise ZeroDivisionError
 
@@ -208,7 +208,7 @@ def test_our_own_mistakes_are_not_hidden(headway, monkeypatch):
         headway("train", "tiny.yaml")
 
 
-def test_a_reader_that_goes_away_is_no_reason_to_complain(home):
+def test_a_closed_pipe_is_no_error(home):
     command = shlex.join([*COMMAND, "sample", "tiny", "--tokens", "400"])
     done = subprocess.run(["bash", "-c", f"{command} | head -c 5"], capture_output=True, text=True)
     assert len(done.stdout) == 5

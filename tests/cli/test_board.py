@@ -1,4 +1,4 @@
-"""What a study says of itself while it runs: how far it is, and how long it will take."""
+"""The progress line of a running study: how many runs are done, and how long the rest will take."""
 
 import re
 
@@ -43,10 +43,10 @@ def ended(name: str, state: State = State.FINISHED) -> Ended:
     return Ended(of=(name,), status=Status(state, 100))
 
 
-def test_what_is_left_falls_while_runs_go_on(clock):
+def test_the_time_left_falls_during_runs(clock):
     counts, seconds = Counts(), []
     told(counts, opened(4), began("a.seed-0"))
-    for step, waited in ((50, 75), (75, 25), (100, 25)):  # it takes 25 to begin, and then one for each step
+    for step, waited in ((50, 75), (75, 25), (100, 25)):  # 25 seconds to start, then one per step
         clock(waited)
         found = re.search(r"(\d+):(\d+) left", told(counts, stepped(step, "a.seed-0")))
         assert found
@@ -55,18 +55,18 @@ def test_what_is_left_falls_while_runs_go_on(clock):
     assert told(counts, ended("a.seed-0")) == "1 of 4 runs, 6:15 left"
 
 
-def test_nothing_is_said_of_what_is_left_before_half_a_run_is_done(clock):
+def test_no_time_left_is_shown_before_half_a_run_is_done(clock):
     counts = Counts()
     clock(5)
     assert "left" not in told(counts, opened(3), began("a.seed-0"), stepped(40, "a.seed-0"))
 
 
-def test_members_of_a_population_go_on_together_and_those_that_fail_are_counted(clock):
+def test_members_of_a_population_advance_together_and_failures_are_counted(clock):
     counts = Counts()
     names = ("a.seed-1", "a.seed-2")
     told(counts, opened(4, done=("a.seed-0",)), began(*names, step=50))
     clock(30)
-    assert told(counts, stepped(100, *names)) == "1 of 4 runs, 0:30 left"  # the halves of two took 30
+    assert told(counts, stepped(100, *names)) == "1 of 4 runs, 0:30 left"  # half of two runs took 30 seconds
     clock(6)
     assert told(counts, ended("a.seed-1"), ended("a.seed-2", State.DIVERGED)) == "2 of 4 runs, 1 failed, 0:36 left"
     assert told(counts, began("a.seed-3"), stepped(100, "a.seed-3"), ended("a.seed-3")) == "3 of 4 runs, 1 failed"

@@ -1,4 +1,4 @@
-"""The command line as people meet it: mostly inside this process, and through a real one where that is the point."""
+"""The command line: mostly inside the test's process, and in a real process where that matters."""
 
 import json
 import os
@@ -29,16 +29,16 @@ def test_the_verbs_are_those_the_readme_names():
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
+def test_the_help_of_every_verb_shows_an_example_and_the_json_option(headway, verb):
     answer = headway(verb, "--help")
     assert answer.code == 0
     assert f"Example: headway {verb}" in answer.words
-    assert "--json" in answer.out or verb == "open"  # which answers programs by its API
+    assert "--json" in answer.out or verb == "open"  # open serves an API instead
 
 
 def test_help_is_quick_and_imports_nothing_heavy(home):
     def seconds() -> float:
-        """Of the processor: a busy machine is no reason to fail."""
+        """CPU time, so that a busy machine does not fail the test."""
         began = os.times()
         assert headway_process("--help").code == 0
         ended = os.times()
@@ -138,10 +138,10 @@ def test_cases_as_json(headway):
     assert "see the future" in found["B7"]["title"] and "minutes" in found["B7"]["quick"]
 
 
-# --- every verb, for people ------------------------------------------------------------------------------------------
+# --- every verb, as text ---------------------------------------------------------------------------------------------
 
 
-def test_train_says_its_choices_and_ends_with_labelled_scores(headway):
+def test_train_prints_its_choices_and_ends_with_labelled_scores(headway):
     answer = headway("train", "tiny.yaml", "--name", "other")
     assert answer.code == 0
     assert "float32: " in answer.err and "cpu: " in answer.err
@@ -173,7 +173,7 @@ def test_sample_writes_the_text_and_nothing_else(headway):
     assert answer.err == ""
 
 
-def test_export_and_import_say_what_they_made_and_what_to_do_with_it(headway):
+def test_export_and_import_print_what_they_made_and_how_to_use_it(headway):
     left = headway("export", "tiny")
     assert left.code == 0 and "tiny-gpt2/: README.md, config.json" in left.out
     assert ': .from_pretrained("tiny-gpt2")' in left.out
@@ -252,7 +252,7 @@ def test_runs_of_both_kinds_are_listed_together(headway, classifier):
         ("train pets.yaml --name x data={source: sst}", "there is no corpus called 'sst'"),
     ],
 )
-def test_what_the_one_can_the_other_cannot(headway, classifier, words, message):
+def test_abilities_a_kind_of_model_lacks_are_refused(headway, classifier, words, message):
     answer = headway(*shlex.split(words.replace("{source: sst}", "'{source: sst}'")))
     assert (answer.code, answer.out) == (2, "") and message in answer.err and "Traceback" not in answer.err
 
@@ -260,7 +260,7 @@ def test_what_the_one_can_the_other_cannot(headway, classifier, words, message):
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothing_had_been(forge, home):
+def test_ctrl_c_saves_and_scores_and_a_resumed_run_equals_an_uninterrupted_one(forge, home):
     seldom = ["training.evaluate_every=50 steps", "training.checkpoint_every=50 steps"]
     changes = ["training.duration=300 steps", "model.dropout=0.1", *seldom]
     words = ["train", "tiny.yaml", *changes, "--runs", "my runs", "--name"]
@@ -287,8 +287,8 @@ def test_ctrl_c_saves_scores_and_says_how_to_go_on_and_going_on_ends_as_if_nothi
         assert cut[name] == whole[name], name
 
 
-def test_ctrl_c_while_it_is_scored_says_how_to_go_on_and_nothing_is_lost(headway, home, monkeypatch):
-    """Between two steps a training notices by itself; here it is over."""
+def test_ctrl_c_during_audits_says_how_to_resume_and_nothing_is_lost(headway, home, monkeypatch):
+    """Training handles Ctrl-C between two steps itself; here training is over."""
     words = ("train", "tiny.yaml", "training.duration=2 steps", "--name", "stopped")
 
     def ctrl_c(runs, task):

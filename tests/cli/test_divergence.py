@@ -1,4 +1,5 @@
-"""A run whose loss is no longer a finite number: one finding, exit code 1, and words wherever it is asked something."""
+"""A run whose loss is no longer finite: one finding, exit code 1, and a clear message from every command that uses
+it."""
 
 import json
 import math
@@ -34,7 +35,7 @@ def test_it_is_one_finding_and_exit_code_1(diverged):
     "words",
     [("score",), ("score", "--text", "The fox"), ("sample",), ("look", "The fox"), ("look", "The fox", "--json")],
 )
-def test_asked_for_an_answer_it_says_that_there_is_none(diverged, headway, words):
+def test_commands_refuse_a_diverged_run(diverged, headway, words):
     answer = headway(words[0], "bad", *words[1:])
     assert answer.code == 2
     assert "bad diverged at step" in answer.err
@@ -42,15 +43,16 @@ def test_asked_for_an_answer_it_says_that_there_is_none(diverged, headway, words
     assert answer.out == ""
 
 
-def test_the_best_from_before_can_still_be_asked(headway, home):
-    changes = ("training.keep_best=true", "training.optimizer.learning_rate=0")  # of equals, the first is the best
+def test_the_best_checkpoint_before_it_can_still_be_used(headway, home):
+    # of equal checkpoints, the first is the best
+    changes = ("training.keep_best=true", "training.optimizer.learning_rate=0")
     headway("train", "tiny.yaml", *changes, "--name", "half")
     open_run("half").note(status="diverged", step=12, reason="the loss is no longer a finite number")
     assert headway("score", "half", "--checkpoint", "last").code == 2
     assert headway("score", "half").code == 0
 
 
-def test_a_failed_audit_is_an_exit_code_where_somebody_asks_for_that(headway, home, monkeypatch):
+def test_a_failed_audit_sets_the_exit_code_with_strict(headway, home, monkeypatch):
     found = Report((Finding("causality", "fail", 1.0, "it sees the future", 0.1),))
     monkeypatch.setattr("headway.experiment.train.audit_runs", lambda runs, task: [found])
     words = ("train", "tiny.yaml", "training.duration=1 step")
@@ -58,13 +60,13 @@ def test_a_failed_audit_is_an_exit_code_where_somebody_asks_for_that(headway, ho
     assert headway(*words, "--name", "b", "--strict").code == 1
 
 
-def test_json_has_null_for_what_is_not_finite_and_says_where():
+def test_json_has_null_for_values_that_are_not_finite_and_lists_their_places():
     told, lost = without_nan({"a": [1.0, math.nan, {"b": -math.inf}], "c": "nan", "d": 3})
     assert told == {"a": [1.0, None, {"b": None}], "c": "nan", "d": 3}
     assert lost == ["a.1", "a.2.b"]
 
 
-def test_every_answer_goes_that_way(capsys, monkeypatch):
+def test_every_json_answer_is_made_finite(capsys, monkeypatch):
     from headway.cli.options import print_json
 
     monkeypatch.setattr("headway.answers.verbs.checked", lambda verb, answer: answer)

@@ -1,4 +1,4 @@
-"""What somebody types first: the version, a key by the name another tool has for it, a changed recipe, the tab key."""
+"""What a new user types first: the version, a key by its name in another tool, a changed recipe, the tab key."""
 
 import subprocess
 import sys
@@ -17,14 +17,14 @@ def test_the_version(headway):
     assert (answer.code, answer.out) == (0, f"headway {package.__version__}\n")
 
 
-def test_the_public_names_are_seen():
+def test_the_public_names_are_listed():
     assert set(package.__all__) <= set(dir(package))
     assert "import_module" not in dir(package)
     assert all(getattr(package, name) is not None for name in dir(package))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_can_be_taught_to_complete(shell):
+def test_completion_can_be_installed(shell):
     from typer.completion import get_completion_script
 
     assert "headway" in get_completion_script(prog_name="headway", complete_var="_HEADWAY_COMPLETE", shell=shell)
@@ -67,10 +67,10 @@ def test_names_of_other_tools_lead_to_keys_that_exist():
         ("training.batch_size=3", "training.batch"),
         ("model.n_head=2", "model.mixer.heads"),
         ("model.d_model=2", "model.width"),
-        ("model.wdith=2", "width"),  # a slip of the pen
+        ("model.wdith=2", "width"),  # a typing mistake
     ],
 )
-def test_what_people_type_first_gets_its_hint(headway, typed, meant):
+def test_common_first_attempts_get_a_hint(headway, typed, meant):
     answer = headway("recipe", "demo", typed)
     assert answer.code == 2
     assert f"did you mean '{meant}'?" in answer.err
@@ -78,7 +78,7 @@ def test_what_people_type_first_gets_its_hint(headway, typed, meant):
 
 
 @pytest.mark.parametrize("words", [(), ("--space", "none.yaml"), ("--space", "wrong.yaml")])
-def test_a_space_is_shown_by_an_example_that_can_be_used(headway, home, words):
+def test_the_example_of_a_search_space_can_be_used(headway, home, words):
     (home / "wrong.yaml").write_text("lr: 3\n")
     answer = headway("tune", "tiny.yaml", *words)
     assert answer.code == 2
@@ -88,7 +88,7 @@ def test_a_space_is_shown_by_an_example_that_can_be_used(headway, home, words):
     check_space(read_space(home / "right.yaml"), load("demo"))
 
 
-def test_a_grid_is_counted_before_it_is_written_out():
+def test_a_grid_is_counted_before_it_is_expanded():
     from headway.core.errors import UserError
     from headway.tuning.space import Between, grid
 
@@ -100,20 +100,20 @@ def trained(headway, *words: str) -> str:
     return Path(headway("train", "tiny.yaml", "training.duration=1 step", *words, "--json").json["run"]).name
 
 
-def test_a_changed_recipe_gets_a_name_of_its_own(headway, home):
+def test_a_changed_recipe_gets_its_own_name(headway, home):
     assert trained(headway, "model.positions=alibi") == "tiny-duration-1-step-alibi"
     again = headway("train", "tiny.yaml", "training.duration=1 step", "model.positions=alibi")
     assert again.code == 2
-    assert "exists: continue it with --resume" in again.err  # the same recipe is the same run
+    assert "exists: continue it with --resume" in again.err  # an equal recipe gets the same name
     assert headway("train", "tiny.yaml", "training.duration=1 step", "model.positions=alibi", "--resume").code == 0
 
 
-def test_a_change_that_comes_to_nothing_is_no_other_recipe(headway, home):
+def test_a_change_without_effect_makes_no_other_recipe(headway, home):
     answer = headway("train", "tiny.yaml", "seed=0")
     assert (answer.code, "runs/tiny exists" in answer.err) == (2, True)
 
 
-def test_a_name_that_another_recipe_has_is_told_apart(headway, home):
+def test_a_name_taken_by_another_recipe_is_made_unique(headway, home):
     for folder in ("a", "b"):
         (home / folder).mkdir()
         (home / folder / "x.txt").write_text((home / "tiny.txt").read_text() + folder)
@@ -121,7 +121,7 @@ def test_a_name_that_another_recipe_has_is_told_apart(headway, home):
     assert first == "tiny-duration-1-step-x"
     assert second.startswith(f"{first}-")
     words = ("training.duration=1 step", "data.path=b/x.txt")
-    assert headway("train", "tiny.yaml", *words, "--resume").code == 0  # which finds the second again
+    assert headway("train", "tiny.yaml", *words, "--resume").code == 0  # --resume finds the second run
 
 
 def test_runs_from_before_they_had_names_are_resumed(headway, home):

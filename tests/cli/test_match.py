@@ -1,4 +1,4 @@
-"""`headway match`, as it is typed: what it ranks, plays, draws and refuses."""
+"""`headway match` on the command line: what it ranks, plays, draws and refuses."""
 
 import math
 import shutil
@@ -45,7 +45,7 @@ def headway(home, command_line):
     return command_line
 
 
-def test_pictures_and_captions_find_each_other(headway):
+def test_pictures_and_captions_are_matched(headway):
     captions = ["red left of blue", "green above white", "blue left of red"]
     said = headway("match", "clip", "--images", "pictures", *(x for c in captions for x in ("--captions", c)), "--json")
     found = said.json
@@ -61,7 +61,7 @@ def test_pictures_and_captions_find_each_other(headway):
     assert plain.code == 0 and "red left of blue" in plain.out and "CLIPScore" in plain.out
 
 
-def test_the_game_tells_each_words_share(headway):
+def test_the_game_shows_the_share_of_each_word(headway):
     said = headway(
         "match", "clip", "--images", "test:0..5", "--target", "test:2", "--captions", "red above blue", "--json"
     )
@@ -144,7 +144,7 @@ def test_a_mistake_is_one_message(headway, home, asked, says):
     assert said.code == 2 and says in said.err and said.err.count("\n") == 1, said.err
 
 
-def test_other_models_and_none(headway):
+def test_other_kinds_of_models_and_missing_ones(headway):
     said = headway("match", "tiny", "--images", "pictures", "--captions", "x")
     assert said.code == 2 and "match pictures and captions" in said.err
     assert "did you mean 'clip'" in headway("match", "clpi", "--images", "pictures", "--captions", "x").err
@@ -156,7 +156,7 @@ def test_other_models_and_none(headway):
 
 
 @pytest.mark.parametrize("show", ["heads", "gradients"])
-def test_a_picture_is_looked_at(headway, home, show):
+def test_the_maps_of_a_picture(headway, home, show):
     asked = ("look", "clip", "red above blue", "--image", "pictures/red-blue.png", "--show", show)
     found = headway(*asked, "--json", "-o", "look.svg").json
     assert found["tokens"] == ["red", "above", "blue", "END"] and len(found["attention"]) == 4

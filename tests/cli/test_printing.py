@@ -60,11 +60,11 @@ def run(tmp_path):
         (-2.5, "-2.500"),
     ],
 )
-def test_numbers_have_four_digits_and_no_needless_powers(value, shown):
+def test_numbers_have_four_digits_and_no_needless_exponents(value, shown):
     assert number(value) == shown
 
 
-def test_brackets_in_a_table_are_text(capsys):
+def test_brackets_in_a_table_are_not_markup(capsys):
     show_table(["name", "what"], [["[x]", "[red]a[/red]"], ["[/b]", ":smile:"]])
     out = capsys.readouterr().out
     assert all(text in out for text in ("[x]", "[red]a[/red]", "[/b]", ":smile:"))
@@ -92,7 +92,7 @@ def test_a_table_fits_its_terminal_and_loses_nothing(capsys, columns):
     assert "".join(line.split(" ")[0] for line in out.splitlines()[1:-1]) == "a-name-of-some-length-" * 4
 
 
-def test_an_empty_table_has_a_head(capsys):
+def test_an_empty_table_has_a_header(capsys):
     show_table(["run", "status"], [])
     assert capsys.readouterr().out.split() == ["run", "status"]
 
@@ -124,7 +124,7 @@ def test_many_runs_are_a_table_with_their_labels_below(run, capsys):
     assert "valid.perplexity: per token · valid" in out
 
 
-def test_after_a_population_it_is_said_how_to_see_its_curves(run, capsys):
+def test_after_a_population_the_command_for_its_curves_is_shown(run, capsys):
     show_scores([(first := run("demo-seed-0")), run("demo-seed-1")])
     shown = capsys.readouterr().out.replace("\n", "")
     assert f"headway compare {first.folder.parent}/demo-seed-* -o curves.html" in shown
@@ -160,7 +160,7 @@ def test_pieces_are_shown_as_they_are(capsys):
     assert all([piece, "1.00"] in rows for piece in pieces)
 
 
-def test_what_a_reader_must_know_of_a_sentence_is_said(capsys):
+def test_notes_about_a_sentence_are_shown(capsys):
     show_sentence(sentence(["<unk>", "cat"], [None, 2.0], unknown=1, begins_a_line=False), [], Report())
     out = capsys.readouterr().out
     assert "the first token is not scored" in out
@@ -201,32 +201,32 @@ def accuracy(classes: int) -> list[Score]:
     return [overall, Score("test.precision.class0", 0.75, "precision"), Score("test.recall.class1", math.nan, "recall")]
 
 
-def test_what_is_of_one_class_is_a_cell_of_a_table(columns, capsys):
+def test_scores_of_classes_are_shown_as_a_table(columns, capsys):
     show_labelled(accuracy(3), Report())
     out = capsys.readouterr().out
     assert "0.9000  accuracy: 9 of 10" in out and "  precision\n" not in out
     header, first, *_ = out.split("\n\n")[1].splitlines()
     assert header.split() == ["test", "texts", "precision", "recall", "→1", "→2", "→3"]
-    assert first.split() == ["class0", "·", "1", "93", "0.750", "90", "1", "2"]  # what is not known is not shown
+    assert first.split() == ["class0", "·", "1", "93", "0.750", "90", "1", "2"]  # what is unknown is not shown
 
 
-def test_a_score_of_a_file_is_no_score_of_a_class(capsys):
+def test_a_score_of_a_file_is_not_shown_as_that_of_a_class(capsys):
     show_labelled([Score("held.txt.perplexity", 12.5, "perplexity per token")], Report())
     assert capsys.readouterr().out.split() == ["12.50", "perplexity", "per", "token"]
 
 
-def test_many_classes_are_not_set_against_each_other(columns, capsys):
+def test_many_classes_have_no_confusion_matrix(columns, capsys):
     show_labelled(accuracy(20), Report())
     assert "→" not in capsys.readouterr().out
 
 
-def test_chances_have_bars(capsys):
+def test_probabilities_have_bars(capsys):
     show_probabilities({"good": 0.75, "bad": 0.25})
     _, good, bad = capsys.readouterr().out.splitlines()
     assert good.split() == ["good", "0.7500", "█" * 22] and bad.split()[:2] == ["bad", "0.2500"]
 
 
-# --- what stands against believing a score ---------------------------------------------------------------------------
+# --- doubts about a score --------------------------------------------------------------------------------------------
 
 SCORE = Score("valid.perplexity", 4.2, "perplexity per token")
 DOUBTS = Report(
@@ -239,19 +239,19 @@ DOUBTS = Report(
 )
 
 
-def test_cheap_methods_and_doubts_stand_beside_a_score(capsys):
+def test_baselines_and_doubts_are_shown_beside_a_score(capsys):
     show_labelled([SCORE], DOUBTS)
     number, cheap, _, warning, failure = capsys.readouterr().out.splitlines()
     assert number.split()[0] == "4.200" and cheap.strip() == "baselines: unigram 25.10"
     assert warning.split()[:2] == ["warn", "still-improving"] and failure.split()[:2] == ["fail", "causality"]
 
 
-def test_doubts_about_many_runs_are_said_once(capsys):
+def test_doubts_about_many_runs_are_shown_once(capsys):
     show_warnings_and_failures([DOUBTS, DOUBTS, Report()])
     out = capsys.readouterr().out
     assert out.count("causality") == 1 and "(2 of 3 runs)" in out
 
 
-def test_what_could_not_be_audited_is_said(capsys):
+def test_audits_that_could_not_be_carried_out_are_shown(capsys):
     show_labelled([SCORE], Report(not_run={"every audit": "the data are gone"}))
     assert "not audited: the data are gone" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`headway scaling`, as somebody types it."""
+"""`headway scaling` on the command line."""
 
 import json
 

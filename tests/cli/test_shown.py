@@ -1,4 +1,4 @@
-"""Orders to a terminal, in texts from elsewhere: shown, not sent."""
+"""Control sequences in texts from elsewhere are shown, and not sent to the terminal."""
 
 import os
 import pty
@@ -14,13 +14,13 @@ from headway.cli.shown import ShownStream, shown
 ORDERS = "\x1b]0;title\x07 \x1b[2J \x9b31m \x7f \x08"
 
 
-def test_what_is_no_order_is_left_alone():
+def test_text_without_control_sequences_is_unchanged():
     for text in ("Zoë, 日本\t☃\n", "", "|".join(map(str, range(100)))):
         assert shown(text) == text
     assert shown(ORDERS).isprintable() and "\\u001b]0;title\\u0007" in shown(ORDERS)
 
 
-def test_names_of_columns_and_runs_are_shown(home: Path, headway):
+def test_control_sequences_in_names_of_columns_and_runs_are_shown(home: Path, headway):
     (home / "table.csv").write_text(f"text,label{ORDERS}\na b c,{ORDERS}\n")
     shutil.copytree("runs/tiny", f"runs/evil{ORDERS}")
     recipe = Path(f"runs/evil{ORDERS}/recipe.yaml")
@@ -45,7 +45,7 @@ def test_names_of_columns_and_runs_are_shown(home: Path, headway):
     assert len(headway("runs", "--json").json["runs"]) == 2
 
 
-def test_on_a_terminal_colours_pass_and_orders_do_not(tmp_path: Path):
+def test_on_a_terminal_colours_pass_and_other_control_sequences_do_not(tmp_path: Path):
     main, end = pty.openpty()
     with os.fdopen(end, "w") as terminal:
         stream = ShownStream(terminal)
@@ -56,8 +56,8 @@ def test_on_a_terminal_colours_pass_and_orders_do_not(tmp_path: Path):
     assert said.startswith("\x1b[1;31mred\x1b[0m\\u001b]0;title") and "\x1b[2J" not in said and "\x07" not in said
 
 
-def test_what_lies_in_the_current_folder_is_not_run(tmp_path: Path):
-    """As torchrun starts us."""
+def test_modules_in_the_current_folder_are_not_imported(tmp_path: Path):
+    """Started with python -m, as torchrun does."""
     for module in ("yaml", "typer", "json"):
         (tmp_path / f"{module}.py").write_text("open('ran', 'w')")
     done = subprocess.run([*COMMAND, "recipes"], cwd=tmp_path, capture_output=True, text=True)
