@@ -15,17 +15,17 @@ class Base(Spec):
 
 
 class Below(Base):
-    kind: str = "below"  # says nothing of its own, and what the base says is not about it
+    kind: str = "below"  # has no docstring, and does not inherit that of the base's field
     depth: int = 2
     """How deep."""
 
 
-def test_what_stands_below_a_field_is_its_documentation_and_is_inherited_with_it():
+def test_the_string_below_a_field_is_its_documentation_and_is_inherited_with_it():
     assert documentation(Base) == {"width": "How wide,\nin numbers.", "kind": "Of the base."}
     assert documentation(Below) == {"width": "How wide,\nin numbers.", "depth": "How deep."}
 
 
-def test_a_class_that_is_written_nowhere_has_none():
+def test_a_class_without_source_has_none():
     made = type("Made", (Spec,), {"__annotations__": {"size": int}, "size": 3, "__module__": "nowhere"})
     assert documentation(made) == {}
 
@@ -46,7 +46,7 @@ class Told(AveragingSpec):
 '''
 
 
-def test_that_of_a_plugin_is_found_though_its_file_lies_nowhere():
+def test_that_of_a_plugin_is_found_without_its_file():
     plugin = load_text("told.py", PLUGIN)
     try:
         assert documentation(sys.modules[plugin.module].Told)["size"] == "Of what a user wrote."

@@ -1,4 +1,4 @@
-"""What a run notes of its surroundings, and what those cannot make it do."""
+"""What a run records about its environment, and that nothing in that environment is executed."""
 
 import os
 import subprocess
@@ -32,8 +32,8 @@ def test_the_commit_and_whether_files_were_changed(repository: Path):
     assert environment("cpu")["git"] == {**told, "changed": True}
 
 
-def test_nothing_that_a_repository_names_is_run(repository: Path):
-    """A monitor, a hook, filters by clean and by process, and one with a name that needs care."""
+def test_no_program_configured_by_a_repository_is_run(repository: Path):
+    """A file system monitor, a hook, clean and process filters, and one whose name has special characters."""
     evil = repository / "evil.sh"
     evil.write_text(f"#!/bin/sh\ntouch {repository.parent}/ran-$1\ncat\n")
     evil.chmod(0o755)
@@ -57,14 +57,14 @@ def test_nothing_that_a_repository_names_is_run(repository: Path):
     assert [*repository.parent.glob("ran-*")] == []
 
 
-def test_outside_a_repository_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_outside_a_repository_git_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert environment("cpu")["git"] is None
 
 
 @pytest.mark.parametrize("path", [None, "", ":/nowhere", "/nowhere::/else"])
-def test_another_python_does_not_look_into_the_current_folder(tmp_path: Path, monkeypatch, path: str | None):
+def test_a_child_python_does_not_import_from_the_current_folder(tmp_path: Path, monkeypatch, path: str | None):
     (tmp_path / "yaml.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     if path is None:
@@ -76,8 +76,8 @@ def test_another_python_does_not_look_into_the_current_folder(tmp_path: Path, mo
     assert not (tmp_path / "ran").exists()
 
 
-def test_no_python_is_started_in_another_way():
+def test_every_child_python_is_started_that_way():
     home = Path(headway.__file__).parent
     named = {str(path.relative_to(home)) for path in home.rglob("*.py") if "sys.executable" in path.read_text("utf-8")}
-    isolated = {"data/embedded/python_docs.py"}  # by -I
+    isolated = {"data/embedded/python_docs.py"}  # with -I instead
     assert named - isolated == {"core/environment.py"}

@@ -1,4 +1,4 @@
-"""Events are written as they happen and read back, whatever became of the process that wrote them."""
+"""Events are written as they happen and can be read back even if the process was killed."""
 
 import json
 
@@ -46,7 +46,7 @@ TOLD_ONLY = [
 
 
 def plain(event):
-    """As JSON has it: lists for tuples."""
+    """As in JSON: tuples become lists."""
     return json.loads(json.dumps(event.as_json()))
 
 
@@ -56,7 +56,7 @@ def test_every_event_is_read_back(event):
     assert type(again) is type(event) and plain(again) == plain(event) and again.of == event.of
 
 
-def test_they_are_written_in_their_order_but_for_steps(tmp_path):
+def test_all_events_but_steps_are_written_in_order(tmp_path):
     for event in (*WRITTEN, *TOLD_ONLY):
         append(tmp_path, event)
     found = read_events(tmp_path)
@@ -65,7 +65,7 @@ def test_they_are_written_in_their_order_but_for_steps(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b'{"event": "sav', b'{"event": "from the future", "of": ["a"]}\n', b"[]\n"])
-def test_half_a_line_costs_that_line_alone(tmp_path, damage):
+def test_half_a_line_loses_only_that_line(tmp_path, damage):
     append(tmp_path, WRITTEN[0])
     with (tmp_path / FILE).open("ab") as file:
         file.write(damage)
@@ -77,7 +77,7 @@ def test_no_file_means_no_events(tmp_path):
     assert read_events(tmp_path) == []
 
 
-def test_everybody_hears_everything_and_the_first_answer_counts():
+def test_every_listener_gets_every_event_until_one_answers():
     heard = []
     answers = [lambda event: None, lambda event: heard.append(event), lambda event: "enough", lambda event: "too late"]
     assert tell(answers, WRITTEN[3]) == "enough" and heard == [WRITTEN[3]]

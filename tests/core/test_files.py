@@ -33,7 +33,7 @@ def test_what_is_written_can_be_read(tmp_path, content):
     assert names(tmp_path) == ["a"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_only_the_old_file(tmp_path, monkeypatch):
     write_whole(tmp_path / "a", "old")
 
     def full(descriptor):
@@ -46,19 +46,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     assert names(tmp_path) == ["a"]
 
 
-def test_a_folder_is_there_whole(tmp_path):
+def test_a_folder_is_written_completely(tmp_path):
     write_folder_whole(tmp_path / "deep" / "f", lambda partial: write_whole(partial / "x", "1"))
     assert (tmp_path / "deep" / "f" / "x").read_text() == "1"
     assert names(tmp_path / "deep") == ["f"]
 
 
-def test_a_folder_takes_the_place_of_another(tmp_path):
+def test_a_folder_replaces_another(tmp_path):
     write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "old", "1"))
     write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "new", "2"))
     assert names(tmp_path / "f") == ["new"]
 
 
-def test_a_folder_that_cannot_be_filled_leaves_the_old_one_and_nothing_else(tmp_path):
+def test_a_folder_that_cannot_be_written_leaves_only_the_old_one(tmp_path):
     write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "x", "old"))
 
     def fill(partial: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_filled_leaves_the_old_one_and_nothing_else(tmp_
     assert names(tmp_path) == ["f"]
 
 
-def test_what_a_killed_process_left_is_not_mistaken_for_content(tmp_path):
+def test_files_left_by_a_killed_process_are_not_taken_for_content(tmp_path):
     left = tmp_path / f".f.{os.getpid()}.partial"
     left.mkdir()
     (left / "half").write_text("")
@@ -87,7 +87,7 @@ def test_a_folder_that_must_be_new_does_not_replace_another(tmp_path):
     assert names(tmp_path) == ["f"]
 
 
-def test_a_folder_is_removed_whole(tmp_path, monkeypatch):
+def test_a_folder_is_removed_completely(tmp_path, monkeypatch):
     write_folder_whole(tmp_path / "f", lambda partial: write_whole(partial / "x", "1"))
 
     def stuck(path, **settings):
@@ -102,7 +102,7 @@ def test_a_folder_is_removed_whole(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def test_an_error_of_writing_names_the_file_and_not_its_passing_name(tmp_path, monkeypatch):
+def test_a_write_error_names_the_file_and_not_the_temporary_one(tmp_path, monkeypatch):
     for path in (tmp_path / "nowhere" / "a", tmp_path):
         with pytest.raises((FileNotFoundError, IsADirectoryError)) as caught:
             write_whole(path, "1")
@@ -118,7 +118,7 @@ def test_an_error_of_writing_names_the_file_and_not_its_passing_name(tmp_path, m
     assert names(tmp_path) == []
 
 
-def test_a_file_system_that_cannot_settle_folders_is_good_enough(tmp_path, monkeypatch):
+def test_a_file_system_without_fsync_of_folders_is_accepted(tmp_path, monkeypatch):
     fsync = os.fsync
 
     def only_files(descriptor):
@@ -131,8 +131,8 @@ def test_a_file_system_that_cannot_settle_folders_is_good_enough(tmp_path, monke
     assert (tmp_path / "f" / "x").read_text() == "1"
 
 
-def test_cleaning_up_touches_what_was_left_behind_and_nothing_else(tmp_path):
-    nobody, mine = 2**22 + 1, os.getpid()  # no Linux system gives a process such a number
+def test_cleaning_up_removes_only_what_dead_processes_left(tmp_path):
+    nobody, mine = 2**22 + 1, os.getpid()  # larger than any process number of Linux
     theirs = os.getppid()
     kept = [".a.partial", ".a.x.partial", f"a.{nobody}.partial", f".a.{theirs}.partial", f".b.{nobody}.partial"]
     for name in (*kept, f".a.{nobody}.partial", f".a.{mine}.partial"):
@@ -148,14 +148,14 @@ def test_cleaning_up_touches_what_was_left_behind_and_nothing_else(tmp_path):
     clean_up(tmp_path / "nowhere")
 
 
-def test_json_is_for_people_too(tmp_path):
+def test_json_is_readable(tmp_path):
     write_json(tmp_path / "a.json", {"name": "Zoë", "n": [1, None]})
     text = (tmp_path / "a.json").read_text("utf-8")
     assert json.loads(text) == {"name": "Zoë", "n": [1, None]}
     assert '  "name": "Zoë"' in text and text.endswith("\n")
 
 
-def test_files_get_the_permissions_that_files_get(tmp_path):
+def test_files_get_the_default_permissions(tmp_path):
     (tmp_path / "plain").write_text("")
     write_whole(tmp_path / "whole", "")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "whole")}
@@ -166,13 +166,13 @@ def test_a_checksum_is_sha256():
     assert checksum(b"abc") == hashlib.sha256(b"abc").hexdigest()
 
 
-def test_what_waits_for_the_disk_does_so_side_by_side():
-    everyone = threading.Barrier(AT_ONCE, timeout=60)  # passed only if as many wait at once
+def test_disk_operations_run_concurrently():
+    everyone = threading.Barrier(AT_ONCE, timeout=60)  # passes only if AT_ONCE threads wait at the same time
     side_by_side([lambda: everyone.wait() and None] * (2 * AT_ONCE))
     side_by_side([])
 
 
-def test_after_an_error_nothing_more_is_begun_and_what_was_begun_ends():
+def test_after_an_error_nothing_is_started_and_what_was_started_ends():
     begun, ended = [], []
 
     def one(k: int) -> None:
@@ -187,8 +187,8 @@ def test_after_an_error_nothing_more_is_begun_and_what_was_begun_ends():
     assert sorted(begun) == sorted([0, *ended]) and len(begun) < 50 * AT_ONCE
 
 
-def test_after_an_error_nothing_more_is_begun_though_others_are_still_busy():
-    """The first to be asked for is the last to end: its neighbour's error is not waited for behind it."""
+def test_after_an_error_nothing_is_started_even_while_others_are_running():
+    """The slow call comes first: the error of the next one must not wait for it."""
     begun, failed = [], threading.Event()
 
     def slow() -> None:

@@ -1,4 +1,4 @@
-"""Files by name from a hub that runs here: what is asked, what is kept, and how every failure reads."""
+"""Fetching files from a local hub: what is requested, what is cached, and the message of every failure."""
 
 import socket
 import sys
@@ -37,7 +37,7 @@ def test_an_address_has_three_parts(text, name, revision, within):
 
 
 @pytest.mark.parametrize("text", ["poems", "", "me/", "/poems", "me/po ems", "me/poems@", "me/../poems", "-me/poems"])
-def test_what_is_no_address(text):
+def test_invalid_addresses_are_refused(text):
     with pytest.raises(UserError, match=r"is not the name of a dataset repository; expected owner/name"):
         Address.parse(text, "dataset")
 
@@ -60,7 +60,7 @@ def test_only_chosen_files_are_fetched(hub: HubServer):
     assert not any("README" in line for line in hub.asked)
 
 
-def test_a_second_use_asks_nothing_and_needs_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_second_use_sends_no_request_and_needs_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     hub.add("dataset", "me/poems", FILES)
     first = fetch(POEMS, all_text)
     hub.asked.clear()
@@ -71,7 +71,7 @@ def test_a_second_use_asks_nothing_and_needs_no_network(hub: HubServer, monkeypa
     assert fetch(POEMS, all_text) == first
 
 
-def test_what_was_fetched_stays_although_the_repository_changes(hub: HubServer):
+def test_cached_files_stay_when_the_repository_changes(hub: HubServer):
     old = hub.add("dataset", "me/poems", FILES).commit
     first, _ = fetch(POEMS, all_text)
     new = hub.add("dataset", "me/poems", {"train.txt": b"now something else\n"}).commit
@@ -81,7 +81,7 @@ def test_what_was_fetched_stays_although_the_repository_changes(hub: HubServer):
     assert (again / "train.txt").read_bytes() == b"now something else\n"
 
 
-def test_other_files_of_a_known_repository_are_fetched_when_they_are_asked_for(hub: HubServer):
+def test_other_files_of_a_cached_repository_are_fetched_when_needed(hub: HubServer):
     hub.add("dataset", "me/poems", FILES)
     fetch(POEMS, all_text)
     folder, _ = fetch(POEMS, lambda names: ["README.md"])
@@ -99,7 +99,7 @@ def test_a_choice_may_be_refused_before_anything_is_downloaded(hub: HubServer):
     assert not any("/resolve/" in line for line in hub.asked)
 
 
-# --- failures in words -----------------------------------------------------------------------------------------------
+# --- failures as messages --------------------------------------------------------------------------------------------
 
 
 def refusal(name: str, revision: str | None = None) -> str:
@@ -114,7 +114,7 @@ def test_unknown_repository(hub: HubServer):
     assert "hf auth login" in text
 
 
-def test_a_model_is_no_dataset(hub: HubServer):
+def test_a_model_is_not_found_as_a_dataset(hub: HubServer):
     hub.add("model", "me/poems", FILES)
     assert "there is no dataset 'me/poems'" in refusal("me/poems")
 
@@ -147,8 +147,8 @@ def test_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     assert f"{address} cannot be reached (" in text and "refused" in text
 
 
-def test_a_download_that_breaks_off_can_be_taken_up_again(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the library tries again and again
+def test_a_broken_download_can_be_resumed(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the library retries with pauses
     hub.add("dataset", "me/poems", FILES, breaks_off=True)
     assert "(completely) in the hub's cache" in refusal("me/poems")
     hub.add("dataset", "me/poems", FILES)
@@ -181,12 +181,12 @@ def test_with_a_library_that_is_too_old(hub: HubServer, monkeypatch: pytest.Monk
     def has_not(name: str):
         raise AttributeError(name)
 
-    monkeypatch.setattr(huggingface_hub, "__getattr__", has_not)  # what is not yet loaded comes from there
+    monkeypatch.setattr(huggingface_hub, "__getattr__", has_not)  # names that are not loaded yet are looked up there
     monkeypatch.delattr(huggingface_hub, "get_cached_repo_tree", raising=False)
     assert "is too old: pip install --upgrade 'headway[hub]'" in refusal("me/poems")
 
 
-def test_a_cache_that_cannot_be_written_is_not_called_a_network(hub: HubServer, tmp_path: Path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_not_reported_as_a_network_error(hub: HubServer, tmp_path: Path, monkeypatch):
     hub.add("dataset", "me/poems", FILES)
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file"))
@@ -194,11 +194,11 @@ def test_a_cache_that_cannot_be_written_is_not_called_a_network(hub: HubServer, 
         fetch(POEMS, all_text)
 
 
-# --- hubs that mean no good ------------------------------------------------------------------------------------------
+# --- malicious hubs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("etag", ["../../../../outside", "/tmp/outside", "..", "a/b", "x" * 300])
-def test_an_etag_that_is_a_path_leads_nowhere(hub: HubServer, tmp_path: Path, etag: str):
+def test_an_etag_with_a_path_writes_nothing_outside_the_cache(hub: HubServer, tmp_path: Path, etag: str):
     hub.add("dataset", "me/poems", FILES, etag=etag)
     with pytest.raises(UserError, match=r"ETag .* do not trust this hub"):
         fetch(POEMS, all_text)
@@ -206,20 +206,20 @@ def test_an_etag_that_is_a_path_leads_nowhere(hub: HubServer, tmp_path: Path, et
 
 
 @pytest.mark.parametrize("told", [b"", b"[]", b"5", b"{}", b'{"siblings": 5}', b"{" * 10_000, b"\xff\xfe"])
-def test_an_answer_that_is_none_is_said_to_be(hub: HubServer, told: bytes):
+def test_an_invalid_answer_is_reported(hub: HubServer, told: bytes):
     hub.add("dataset", "me/poems", FILES, told=told)
     with pytest.raises(UserError):
         fetch(POEMS, all_text)
 
 
-def test_a_hub_that_says_nothing_is_not_waited_for(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_hub_that_does_not_answer_times_out(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     hub.add("dataset", "me/poems", FILES, seconds=3.0)
     monkeypatch.setattr("headway.core.hub.LONGEST_LIST", 0.5)
     with pytest.raises(UserError, match="the hub is too slow: nothing of dataset 'me/poems' has arrived for"):
         fetch(POEMS, all_text)
 
 
-def test_a_file_without_an_end_is_cut_off(hub: HubServer, tmp_path: Path):
+def test_an_endless_file_is_cut_off(hub: HubServer, tmp_path: Path):
     hub.add("dataset", "me/poems", FILES, endless=True)
     with pytest.raises(UserError, match="sends more data for dataset 'me/poems' than it announced"):
         fetch(POEMS, all_text)

@@ -1,4 +1,5 @@
-"""Files of the user's own: what they add, what is kept of them, what is wrong in them, and that none is run unasked."""
+"""Plugins: what they add, what a run stores of them, how their errors are reported, and that none runs without
+consent."""
 
 import json
 import shutil
@@ -48,7 +49,7 @@ class SquarePositions(Positions):
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    """Every test begins without plugins, and leaves none behind."""
+    """Every test starts without plugins and leaves none behind."""
     yield
     for plugin in plugins.loaded():
         plugins.forget(plugin)
@@ -71,7 +72,7 @@ def test_a_recipe_with_it_is_documented_and_can_be_read_back(square: Path, tmp_p
     assert load(str(tmp_path / "written.yaml")).model.positions.kind == "square"
 
 
-def test_plugins_of_a_recipe_lie_beside_it(square: Path, tmp_path: Path):
+def test_plugins_of_a_recipe_are_relative_to_it(square: Path, tmp_path: Path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("plugins: [square.py]\nmodel: {positions: {kind: square, strength: 0.5}}\n")
     assert load(str(recipe)).model.positions.strength == 0.5
@@ -80,7 +81,7 @@ def test_plugins_of_a_recipe_lie_beside_it(square: Path, tmp_path: Path):
         load(str(recipe))
 
 
-def test_what_is_wrong_in_a_recipe_is_told_as_ever(square: Path):
+def test_mistakes_in_a_recipe_with_plugins_are_reported(square: Path):
     plugins.load_plugin(square)
     with pytest.raises(UserError, match=r"model\.positions\.strength: expected a number greater than 0, not -1"):
         load("demo", ["model.positions=square", "model.positions.strength=-1"])
@@ -90,7 +91,7 @@ def test_what_is_wrong_in_a_recipe_is_told_as_ever(square: Path):
         load("demo", ["model.positions=alibi", "model.positions.strength=1"])
 
 
-def test_content_counts_in_the_hash_of_those_who_use_it(square: Path):
+def test_recipe_hashes_include_the_content_of_used_plugins(square: Path):
     before = load("demo").hash
     plugins.load_plugin(square)
     first = load("demo", ["model.positions=square"]).hash
@@ -128,11 +129,11 @@ def test_a_mistake_in_the_file_is_one_message_with_its_line(square: Path, what: 
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="unknown kind 'square'"):
         load("demo", ["model.positions=square"])
-    square.write_text(SQUARE)  # mended, it is taken
+    square.write_text(SQUARE)  # the corrected file is loaded
     plugins.load_plugin(square)
 
 
-def test_files_that_are_none(tmp_path: Path):
+def test_files_that_are_no_plugins(tmp_path: Path):
     (tmp_path / "square.py").write_text("x = 1\n")
     with pytest.raises(UserError, match="defines nothing that Headway can use"):
         plugins.load_plugin(tmp_path / "square.py")
@@ -146,7 +147,7 @@ def test_files_that_are_none(tmp_path: Path):
     "was, is_, line",
     [("self.strength = strength", "self.strength = strenth", 24), ("replica, head, i, j", "i, j", 19)],
 )
-def test_what_goes_wrong_inside_it_later_is_blamed_on_it(square: Path, tmp_path: Path, was: str, is_: str, line: int):
+def test_later_errors_inside_a_plugin_name_its_file(square: Path, tmp_path: Path, was: str, is_: str, line: int):
     square.write_text(SQUARE.replace(was, is_))
     plugins.load_plugin(square)
     with pytest.raises((NameError, TypeError)) as caught:
@@ -156,7 +157,7 @@ def test_what_goes_wrong_inside_it_later_is_blamed_on_it(square: Path, tmp_path:
     assert plugins.blamed_on_plugin(ValueError("something else")) is None
 
 
-def test_replicas_together_are_replicas_apart_and_the_file_is_kept(square: Path, workshop, tmp_path: Path):
+def test_replicas_train_together_as_alone_and_the_file_is_stored(square: Path, workshop, tmp_path: Path):
     plugins.load_plugin(square)
     recipes = [tiny_recipe(workshop.text, "model.positions=square", f"seed={seed}") for seed in range(2)]
     together = train(recipes, ["a", "b"], tmp_path / "together")
@@ -165,10 +166,10 @@ def test_replicas_together_are_replicas_apart_and_the_file_is_kept(square: Path,
         losses = [[line["loss"] for line in one.metrics() if "loss" in line] for one in (run, alone)]
         assert losses[0] and losses[0] == pytest.approx(losses[1], rel=1e-5)
         assert (run.folder / "plugins" / "square.py").read_text() == SQUARE
-        assert open_run(str(run.folder)).recipe == recipe, "made here just now: nobody asks again"
+        assert open_run(str(run.folder)).recipe == recipe, "its code was made by this process, so no consent is needed"
 
 
-def test_code_of_a_folder_is_never_run_unasked(square: Path, workshop, tmp_path: Path):
+def test_code_of_a_run_folder_is_never_run_without_consent(square: Path, workshop, tmp_path: Path):
     plugins.load_plugin(square)
     (run,) = train([tiny_recipe(workshop.text, "model.positions=square")], ["theirs"], tmp_path)
     plugins.forget(plugins.loaded()[0])
@@ -192,7 +193,7 @@ def test_a_run_is_not_resumed_with_other_code(square: Path, workshop, tmp_path: 
         train([tiny_recipe(workshop.text, "model.positions=square")], ["mine"], tmp_path, resume=True)
 
 
-def test_the_verbs_take_it(square: Path, workshop, tmp_path: Path, command_line):
+def test_commands_accept_plugins(square: Path, workshop, tmp_path: Path, command_line):
     changes = [str(workshop.recipe), "model.positions=square"]
     runs = ["--runs", str(tmp_path)]
     assert command_line("recipe", *changes).code == 2
@@ -202,7 +203,7 @@ def test_the_verbs_take_it(square: Path, workshop, tmp_path: Path, command_line)
     assert trained.code == 0, trained.err
     plugins.forget(plugins.loaded()[0])
     (listed,) = command_line("runs", "--json", *runs).json["runs"]
-    assert listed["scores"] == trained.json["scores"], "what it scored can be told without its code"
+    assert listed["scores"] == trained.json["scores"], "scores can be shown without its code"
     assert "valid" in command_line("runs", *runs).words
     asked = command_line("sample", "mine", "--tokens", "3", *runs)
     assert asked.code == 2 and "--trust" in asked.words
@@ -260,10 +261,10 @@ def test_fusions_optimizers_metrics_and_audits_are_plugins_too(workshop, tmp_pat
     assert [one["verdict"] for one in found if one["audit"] == "has-weights"] == ["pass"]
     shutil.rmtree(run.folder)
     (plain,) = train([tiny_recipe(workshop.text)], ["plain"], tmp_path / "runs")
-    assert (plain.folder / "plugins" / "others.py").exists(), "its audits looked at this run as well"
+    assert (plain.folder / "plugins" / "others.py").exists(), "its audits were run on this run as well"
 
 
-def test_packages_offer_theirs_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_packages_register_plugins_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "square_package.py").write_text(SQUARE)
     info = tmp_path / "square_package-1.5.dist-info"
     info.mkdir()
@@ -317,6 +318,6 @@ def test_mixers_masks_and_norms_are_plugins_too(workshop, tmp_path: Path):
     model = tiny_recipe(workshop.text, *changes).model.build(10).eval()
     ids = torch.arange(8)[None, None] % 7
     other = ids.clone()
-    other[..., 4] = 9  # 7 sees it, three back; 6 does not, two back
+    other[..., 4] = 9  # three steps back from 7, but two from 6
     assert torch.equal(model(ids)[0][..., 6, :], model(other)[0][..., 6, :])
     assert not torch.equal(model(ids)[0][..., 7, :], model(other)[0][..., 7, :])

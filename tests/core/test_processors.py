@@ -1,4 +1,4 @@
-"""What a process may use of its machine."""
+"""The number of processors that a process may use."""
 
 import os
 

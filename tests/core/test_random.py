@@ -1,4 +1,4 @@
-"""Random numbers that are functions of (seed, purpose, step, index): uniform, and unrelated in each of the four."""
+"""Random numbers as functions of (seed, purpose, step, index): uniform, and independent across all four."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def uniform(bits: Tensor) -> Tensor:
 
 
 def chi_squared(counts: Tensor) -> float:
-    """How many standard deviations the counts are away from what equal chances would give."""
+    """The chi-squared statistic of equal probabilities, in standard deviations."""
     expected = counts.sum() / len(counts)
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = len(counts) - 1
@@ -32,14 +32,14 @@ def chi_squared(counts: Tensor) -> float:
 
 
 def streams() -> dict[tuple, Tensor]:
-    """Streams that differ from each other in one or more of seed, purpose and step."""
+    """Streams that differ in one or more of seed, purpose and step."""
     return {
         (seed, purpose, step): random.bits(keys(seed, purpose=purpose), step, 4096)[0]
         for seed, purpose, step in itertools.product(SEEDS, ("drop", "layers.1.drop", "crops"), (0, 1, 2, 700, 2**30))
     }
 
 
-# What a stream is made of
+# The numbers of one stream
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -55,7 +55,7 @@ def test_bits_are_uniform(seed: int, step: int):
         assert abs(ones.double().mean() - 0.5) < 4.5 * 0.5 / n**0.5, f"bit {bit}"
 
 
-def test_neighbours_in_a_stream_are_unrelated():
+def test_neighbours_in_a_stream_are_uncorrelated():
     drawn = random.bits(keys(3), 5, 2**16)[0]
     for gap in (1, 2, 3, 4, 64, 128, 4096):
         assert abs(correlation(drawn[:-gap], drawn[gap:])) < 4.5 / (len(drawn) - gap) ** 0.5, gap
@@ -81,7 +81,7 @@ def test_integers_reach_all_of_a_wide_range():
     assert abs(drawn.mean() - 0.5) < 4.5 / (12 * 10_000) ** 0.5
 
 
-# Streams are unrelated
+# Different streams are independent
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
@@ -91,29 +91,29 @@ def correlation(a: Tensor, b: Tensor) -> float:
 def test_streams_of_other_seeds_steps_and_purposes_are_uncorrelated():
     together = torch.stack([uniform(s) for s in streams().values()])
     found = torch.corrcoef(together).fill_diagonal_(0)
-    assert found.abs().max() < 5.5 / together.shape[1] ** 0.5  # some 4000 pairs
+    assert found.abs().max() < 5.5 / together.shape[1] ** 0.5  # about 4000 pairs
 
 
 def test_no_stream_is_a_shifted_copy_of_another():
-    """No run of four numbers (64 bits) occurs twice, in any stream at any place."""
+    """No sequence of four numbers (64 bits) occurs twice in any of the streams."""
     runs = torch.cat([s.unfold(0, 4, 1).contiguous().view(torch.int64).flatten() for s in streams().values()])
     assert len(runs.unique()) == len(runs)
 
 
-def test_the_two_halves_of_a_key_are_unrelated():
+def test_the_two_halves_of_a_key_are_uncorrelated():
     pairs = random.stream_keys(range(2000), "drop")
     signs = (pairs < 0).double()
     assert abs(torch.corrcoef(signs.T)[0, 1]) < 4.5 / 2000**0.5
     assert len(pairs.unique(dim=0)) == 2000
 
 
-def test_keys_keep_their_parts_apart():
+def test_keys_do_not_confuse_their_parts():
     assert random.key(1, 23) != random.key(12, 3)
     assert random.key("a", "b") != random.key("ab")
     assert 0 <= random.key(5) < 2**63
 
 
-# The same numbers, however they are asked for
+# The numbers do not depend on how they are requested
 
 
 @given(first=st.integers(0, 300), count=st.integers(1, 50), step=st.integers(0, 2**31 - 1))
@@ -124,7 +124,7 @@ def test_an_offset_gives_the_tail(first: int, count: int, step: int):
         assert torch.equal(draw(keys(4, 5), step, count, first=first), whole[:, first:])
 
 
-def test_replicas_together_draw_what_each_draws_alone():
+def test_replicas_draw_the_same_numbers_together_as_alone():
     together = random.bits(keys(*SEEDS), 17, 101)
     for row, seed in zip(together, SEEDS, strict=True):
         assert torch.equal(row, random.bits(keys(seed), 17, 101)[0])
@@ -137,13 +137,13 @@ def test_a_step_may_be_a_number_or_a_tensor(step: int):
     assert torch.equal(random.integers(keys(1), step, 7, 20), random.integers(keys(1), as_tensor, 7, 20))
 
 
-def test_the_numbers_of_today_are_those_of_tomorrow():
+def test_the_numbers_never_change():
     """Stored runs depend on them: a change here is a change of format."""
     assert random.key(0, "start", "embedding.weight") == 1325244070714662458
     assert random.bits(keys(0, 1), 3, 4).tolist() == [[10836, 27798, 23422, -2396], [23598, 13945, 27818, -12771]]
 
 
-def test_generators_repeat_themselves():
+def test_generators_are_reproducible():
     drawn = torch.randn(5, generator=random.generator(7, "start", "x"))
     assert torch.equal(drawn, torch.randn(5, generator=random.generator(7, "start", "x")))
     assert not torch.equal(drawn, torch.randn(5, generator=random.generator(8, "start", "x")))

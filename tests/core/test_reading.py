@@ -1,4 +1,4 @@
-"""Whatever lies where a file is expected: it is read, or refused in words and at once."""
+"""Reading files: whatever is found in their place is read, or refused immediately with a message."""
 
 import json
 import os
@@ -26,7 +26,7 @@ LAID = {
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("what", LAID)
-def test_what_is_no_file_is_refused_at_once_and_never_written_through(tmp_path: Path, monkeypatch, what: str):
+def test_anything_but_a_regular_file_is_refused_at_once_and_never_written(tmp_path: Path, monkeypatch, what: str):
     monkeypatch.chdir(tmp_path)
     path = Path("expected")
     LAID[what](path)
@@ -39,15 +39,15 @@ def test_what_is_no_file_is_refused_at_once_and_never_written_through(tmp_path: 
     assert time.monotonic() - began < 1
 
 
-def test_a_device_without_end_is_refused_even_through_links():
+def test_an_endless_device_is_refused_even_through_links():
     with pytest.raises(UnreadableError, match="/dev/zero cannot be read: it is a device, not a file"):
         read_bytes(Path("/dev/zero"), None, through_links=True)
 
 
 def test_sizes_are_bounded(tmp_path: Path):
     with (tmp_path / "large").open("wb") as file:
-        file.truncate(1 << 40)  # of which nothing is on the disk
-    for most in (MOST, None):  # None: weights, and texts of any size; but not of a size that fits into no memory
+        file.truncate(1 << 40)  # sparse: no byte is on the disk
+    for most in (MOST, None):  # None: no fixed limit, for weights and long texts, but no more than fits into memory
         with pytest.raises(
             UnreadableError, match="large cannot be read: it has 1,099,511,627,776 bytes, more than the limit of"
         ):
@@ -68,7 +68,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_json_that_is_none_or_a_bomb_is_one_message(tmp_path: Path, bomb: str):
+def test_invalid_json_and_json_bombs_are_one_message(tmp_path: Path, bomb: str):
     (tmp_path / "a.json").write_bytes(BOMBS[bomb])
     began = time.monotonic()
     with pytest.raises(UnreadableError, match=r"a\.json cannot be read: "):
@@ -87,15 +87,15 @@ def depth(value) -> int:
 
 
 @given(_json)
-def test_depth_is_what_recursion_would_find(value):
+def test_depth_equals_that_found_by_recursion(value):
     text = json.dumps(value, ensure_ascii=False).encode()
     assert parse_json(text, Path("x")) == value
     for most in range(depth(value) + 2):
         assert is_deeper(text, most) == (depth(value) > most)
 
 
-def test_a_lock_and_what_is_written_whole_do_not_follow_links(tmp_path: Path):
-    """A received folder whose lock leads to somebody's file."""
+def test_locks_and_written_files_do_not_follow_links(tmp_path: Path):
+    """As in a received folder whose lock file is a link to another file."""
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "lock").symlink_to(tmp_path / "precious")

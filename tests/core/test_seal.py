@@ -1,4 +1,5 @@
-"""Sealed folders: damage is told from change, whoever is killed, reads or writes meanwhile."""
+"""Sealed folders: damage is distinguished from changes, even if processes are killed, or read and write
+concurrently."""
 
 import json
 import shutil
@@ -38,11 +39,11 @@ def folder(tmp_path: Path) -> Path:
     return home
 
 
-def test_what_is_written_is_read_and_may_be_replaced_and_removed(folder: Path):
+def test_sealed_files_can_be_read_replaced_and_removed(folder: Path):
     assert read_sealed_json(folder / "scores.json") == {"a": 1} and damages(folder) == []
     with rewriting(folder) as new:
         new["scores.json"] = '{"a": 2}'
-        assert read_sealed_json(folder / "scores.json") == {"a": 1}  # until the end
+        assert read_sealed_json(folder / "scores.json") == {"a": 1}  # the change is only visible at the end
     assert read_sealed_json(folder / "scores.json") == {"a": 2}
     with rewriting(folder) as new:
         new["scores.json"] = None
@@ -62,7 +63,7 @@ def test_what_is_written_is_read_and_may_be_replaced_and_removed(folder: Path):
         (lambda f: (f / "metrics.jsonl").write_text("one\ntow\nthree\n"), "metrics.jsonl cannot be read: its checksum"),
     ],
 )
-def test_damage_is_named_and_the_rest_read(folder: Path, damage, named: str):
+def test_damaged_files_are_named_and_the_others_read(folder: Path, damage, named: str):
     damage(folder)
     (told,) = damages(folder)
     assert named in told and "something else damaged this one" in told
@@ -70,7 +71,7 @@ def test_damage_is_named_and_the_rest_read(folder: Path, damage, named: str):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"files": 5, "lines": {}, "sha256": ""}', '{"files": {'])
-def test_a_damaged_seal_is_damage_and_nothing_is_written_over(folder: Path, content: str):
+def test_a_damaged_seal_is_reported_and_nothing_is_overwritten(folder: Path, content: str):
     (folder / FILE).write_text(content)
     with pytest.raises(
         UserError, match=r"seal\.json cannot be read: .*remove it, and the folder is read without a seal"
@@ -81,7 +82,7 @@ def test_a_damaged_seal_is_damage_and_nothing_is_written_over(folder: Path, cont
     assert (folder / "scores.json").read_text() == '{"a": 1}'
 
 
-def test_a_seal_whose_sums_were_changed_is_noticed(folder: Path):
+def test_a_seal_with_changed_checksums_is_reported(folder: Path):
     told = json.loads((folder / FILE).read_text())
     told["files"]["scores.json"] = told["files"]["recipe.yaml"]
     (folder / FILE).write_text(json.dumps(told))
@@ -89,7 +90,7 @@ def test_a_seal_whose_sums_were_changed_is_noticed(folder: Path):
         damages(folder)
 
 
-def test_what_grows_may_grow_and_be_cut_short_once_it_is_unsealed(folder: Path):
+def test_a_log_may_grow_and_be_truncated_once_it_is_unsealed(folder: Path):
     with (folder / "metrics.jsonl").open("a") as file:
         file.write("three\nfo")
     assert read_sealed_lines(folder / "metrics.jsonl") == [b"one", b"two", b"three", b"fo"]
@@ -98,7 +99,7 @@ def test_what_grows_may_grow_and_be_cut_short_once_it_is_unsealed(folder: Path):
     assert read_sealed_lines(folder / "metrics.jsonl") == [b"one"]
 
 
-def test_who_has_nothing_to_write_writes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_rewrite_without_changes_writes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("headway.core.seal.write_whole", lambda *_: pytest.fail("something was written"))
     with rewriting(folder):
         pass
@@ -133,7 +134,7 @@ seal_lines(Path("sealed"), "metrics.jsonl")
 """
 
 
-def test_killed_at_any_change_of_the_disk_nothing_looks_damaged(forge: Forge, folder: Path):
+def test_a_process_killed_at_any_change_of_the_disk_leaves_no_damage(forge: Forge, folder: Path):
     there = forge.at(folder.parent)
     whole = there.run(code=REWRITE)
     assert whole.code == 0, whole.err
@@ -144,7 +145,7 @@ def test_killed_at_any_change_of_the_disk_nothing_looks_damaged(forge: Forge, fo
     assert read_sealed_json(folder / "scores.json") == {"a": 8}
 
 
-def test_whoever_reads_meanwhile_sees_no_damage(folder: Path):
+def test_a_concurrent_reader_sees_no_damage(folder: Path):
     done = threading.Event()
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""How runs stand: what is written is read back, and so is what earlier versions wrote."""
+"""The status of a run is written and read back; formats of earlier versions can be read."""
 
 import json
 
@@ -38,13 +38,13 @@ def test_what_is_written_is_read_back(state, rest):
     assert ReplicaState.from_json(json.loads(json.dumps(kept.as_json()))) == kept
 
 
-def test_nothing_is_left_to_train_of_what_has_ended():
+def test_a_run_that_has_ended_is_not_trained_further():
     ends = {state for state in State if Status(state).is_end}
     assert ends == {State.IMPORTED, State.FINISHED, State.STOPPED, State.PRUNED, State.DIVERGED}
 
 
 @pytest.mark.parametrize("given", ["?", "", "finish", "diverged!", None, 3, ["finished"]])
-def test_what_is_no_status_is_refused(given):
+def test_an_invalid_status_is_refused(given):
     with pytest.raises(UserError, match="is not a run's status"):
         Status.read({"status": given})
 

@@ -107,13 +107,13 @@ def test_all_mistakes_come_at_once_each_with_its_line():
         assert any(complaint.startswith(f"s.yaml:{line}: {key}") for complaint in found), key
 
 
-def test_a_combination_with_a_key_that_was_itself_wrong_is_not_judged():
+def test_a_combination_with_an_invalid_key_is_not_checked():
     assert complaints({"box": {"labels": list("abcd"), "most": "many"}}) == [
         "box.most: expected a valid integer, not 'many'"
     ]
 
 
-def test_a_combination_names_every_place_that_had_a_part_in_it():
+def test_an_invalid_combination_names_all_its_keys():
     tree = {"box": {"labels": list("abcd"), "most": 2}}
     (line,) = complaints(tree, {"box.labels": 3, "box.most": 7})
     assert line.startswith("s.yaml:3, s.yaml:7: box.labels, box.most: ")
@@ -125,6 +125,6 @@ def test_known_keys_are_those_of_all_variants():
     }
 
 
-def test_from_python_an_impossible_combination_is_said_in_words():
+def test_an_invalid_combination_made_in_python_is_a_clear_message():
     with pytest.raises(UserError, match=r"box.labels, box.most: 4 labels are more than 3"):
         Shelf(box=Box(labels=list("abcd")))

@@ -1,4 +1,4 @@
-"""Slots, their variants, and registries: open to anybody, by name, and never two of one name."""
+"""Slots, their variants, and registries: extensible, looked up by name, with unique names."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ class Flat(Note):
 
 
 class Pitched(Note):
-    """A base of others, which is nobody's choice."""
+    """A shared base class, which cannot be chosen itself."""
 
     height: int = 1
 
@@ -53,7 +53,7 @@ class Tune(Spec):
 
 @pytest.fixture
 def natural():
-    """A variant that came later than the slot, and than the spec that uses it; and goes again."""
+    """A variant that is defined after the slot and after the spec that uses it, and removed afterwards."""
 
     class Natural(Note):
         kind: Literal["natural"] = "natural"
@@ -66,7 +66,7 @@ def natural():
     Note.variants._entries.pop("natural")
 
 
-def test_a_variant_is_found_by_name_by_kind_and_as_itself(natural):
+def test_a_variant_is_given_by_name_by_kind_or_as_an_object(natural):
     assert Tune.model_validate({"note": "natural"}).note == natural()
     assert Tune.model_validate({"note": {"kind": "natural", "clear": 4}}).note == natural(clear=4)
     assert Tune(note=natural(), notes=[Flat(), natural()], last=natural()).notes[1].play() == "="
@@ -86,7 +86,7 @@ def test_what_is_written_is_read_back(natural):
     assert "kind" not in tune.model_dump(exclude={"note": {"kind"}})["note"]
 
 
-def test_variants_are_frozen_and_strict_as_all_specs_are():
+def test_variants_are_frozen_and_strict_like_all_specs():
     with pytest.raises(ValidationError):
         Tune.model_validate({"note": {"kind": "flat", "by": "2"}})
     with pytest.raises(ValidationError):
@@ -105,7 +105,7 @@ def test_variants_are_frozen_and_strict_as_all_specs_are():
         ({"kind": "flat", "height": 1}, ("note", "height"), "extra_forbidden"),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is(given, place, type_):
+def test_an_error_names_its_place(given, place, type_):
     with pytest.raises(ValidationError) as caught:
         Tune.model_validate({"note": given})
     (detail,) = caught.value.errors()
@@ -119,13 +119,13 @@ def test_a_list_has_no_default_kind():
     assert detail["loc"] == ("notes", 0) and set(detail["ctx"]["known"]) >= {"flat", "sharp"}  # pyright: ignore
 
 
-def test_a_base_without_a_kind_is_no_choice_and_one_class_may_have_several(natural):
+def test_a_base_without_a_kind_cannot_be_chosen_and_a_class_may_have_several_kinds(natural):
     assert variants(Tune, ["note"]) == [Flat, Sharp, natural]
     assert kinds(Pitched) == [] and kinds(Sharp) == ["sharp", "double-sharp"]
     assert {"note.clear", "note.by", "note.height", "note.loud"} <= set(known_keys(Tune))
 
 
-def test_the_same_in_other_clothes_is_not_asked_for_by_name():
+def test_a_subclass_with_the_same_kind_does_not_replace_its_parent():
     class Flatter(Flat):
         pass
 
@@ -133,7 +133,7 @@ def test_the_same_in_other_clothes_is_not_asked_for_by_name():
     assert isinstance(Tune(note=Flatter()).note, Flatter)
 
 
-def test_two_of_one_name_are_refused_and_both_places_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_duplicate_names_are_refused_with_both_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mine = tmp_path / "my_notes.py"
     mine.write_text(
         "from typing import Literal\nfrom test_variants import Note\n\n\n"
@@ -146,7 +146,7 @@ def test_two_of_one_name_are_refused_and_both_places_named(tmp_path: Path, monke
     assert Note.variants["flat"] is Flat
 
 
-def test_a_cell_that_is_run_again_says_it_anew():
+def test_a_notebook_cell_that_is_run_again_replaces_its_variant():
     made = []
     for _ in range(2):
 

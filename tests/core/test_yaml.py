@@ -8,7 +8,7 @@ from headway.core.yaml import read_tree, read_value
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
-"""Nine lines that stand for nine to the ninth values."""
+"""Nine lines that expand to nine to the ninth values."""
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("[not closed", "[not closed"),
     ],
 )
-def test_a_value_is_read_as_people_mean_it(text, value):
+def test_a_value_is_read_as_intended(text, value):
     found = read_value(text)
     assert found == value
     assert type(found) is type(value)
 
 
 @pytest.mark.parametrize("text", ["nan", ".nan", "NaN"])
-def test_not_a_number_is_a_number_that_can_be_refused(text):
+def test_nan_is_read_as_a_number(text):
     assert math.isnan(read_value(text))
 
 
 @pytest.mark.parametrize(("text", "value"), [("inf", math.inf), ("-.inf", -math.inf), ("+Inf", math.inf)])
-def test_infinity_is_a_number_that_can_be_refused(text, value):
+def test_infinity_is_read_as_a_number(text, value):
     assert read_value(text) == value
 
 
@@ -102,7 +102,7 @@ def test_a_file_of_comments_is_an_empty_tree():
         ("a: !!float three", "'three' is not of type float"),
     ],
 )
-def test_what_is_no_tree_is_refused_with_its_place(text, message):
+def test_an_invalid_tree_is_refused_with_its_line(text, message):
     with pytest.raises(UserError) as caught:
         read_tree(text, "x.yaml")
     assert message in str(caught.value)
@@ -116,6 +116,6 @@ def test_a_single_value_has_the_same_limits(text):
     assert len(str(caught.value)) < 200
 
 
-def test_aliases_are_for_people_who_repeat_themselves():
+def test_aliases_are_expanded():
     tree, _ = read_tree("a: &a {b: 1}\nc: *a\nd: [*a, *a]", "x.yaml")
     assert tree == {"a": {"b": 1}, "c": {"b": 1}, "d": [{"b": 1}, {"b": 1}]}
