@@ -1,5 +1,6 @@
-"""`python tests/cuda`: every test of this folder, a line per case, without fixtures and shape checks of the other
-tests, whose packages a machine with a GPU may lack. `python tests/cuda recurrence` makes those of that name."""
+"""`python tests/cuda` runs every test of this folder and prints a line per case. It needs neither the fixtures nor the
+shape checks of the other tests, whose packages a machine with a GPU may lack. `python tests/cuda recurrence` runs those
+whose name contains this word."""
 
 import importlib
 import inspect
@@ -22,7 +23,7 @@ def tests() -> Iterator[Callable[..., None]]:
 
 
 def cases(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
-    """The arguments of each, by pytest's own marks."""
+    """The arguments of each case, read from pytest's marks."""
     marks = [mark.args for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
     every = [[_named(names, values) for values in several] for names, several in marks]
     for choice in itertools.product(*every):

@@ -1,4 +1,4 @@
-"""Some steps of a training, on a GPU or a CPU, in one way or another."""
+"""Losses of some training steps on a GPU or a CPU, compiled or not, recorded or not."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ def losses_of_steps(
     carries: bool = False,
     **how: bool,
 ) -> Float[Tensor, "steps R"]:
-    """`how`: compiled or not, recorded or not."""
+    """`how`: whether steps are compiled and recorded."""
     torch._dynamo.reset()
     first = next(model.parameters())
     replicas, device = first.shape[0], first.device
@@ -31,5 +31,5 @@ def losses_of_steps(
     alive = torch.ones(replicas, dtype=torch.bool, device=device)
     update = Update(model, optimizer, sampler, training, setting, alive)
     losses = torch.stack([update(step, 1.0)[0].cpu() for step in range(steps)])
-    assert bool(update.carried) == carries, "a state is carried from batch to batch, or is not"
+    assert bool(update.carried) == carries, "whether a state is carried is not as expected"
     return losses

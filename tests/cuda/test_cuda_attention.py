@@ -1,4 +1,4 @@
-"""Attention's kernels on a GPU, beside the plain one on a CPU."""
+"""Attention's kernels on a GPU, compared with the plain kernel on a CPU."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def _losses_and_gradients(device: str, bf16: bool = False, positions: str = "non
 
 
 @pytest.mark.parametrize(("positions", "backend", "window"), EXACT)
-def test_fused_kernels_on_the_gpu_give_what_the_plain_one_gives_on_the_cpu(positions, backend, window):
+def test_fused_kernels_on_the_gpu_equal_the_plain_one_on_the_cpu(positions, backend, window):
     losses, gradients = _losses_and_gradients("cuda", positions=positions, backend=backend, window=window)
     expected, expected_gradients = _losses_and_gradients("cpu", positions=positions, backend="plain", window=window)
     torch.testing.assert_close(losses, expected, atol=1e-4, rtol=1e-4)
@@ -38,8 +38,8 @@ def test_fused_kernels_on_the_gpu_give_what_the_plain_one_gives_on_the_cpu(posit
 
 
 @pytest.mark.parametrize(("positions", "backend", "fusion"), PADDED)
-def test_padding_on_the_gpu_changes_nothing_either(positions, backend, fusion):
-    """Rows padded on both sides, queries that may look nowhere among them, against the plain kernel on the CPU."""
+def test_padded_rows_on_the_gpu_equal_those_on_the_cpu(positions, backend, fusion):
+    """Rows padded on both sides, including queries without visible keys, compared with the plain kernel on the CPU."""
     settings = {"layers": 2, "width": 64, "context": 64, "positions": positions}
     found = {}
     for device, kernel in (("cuda", backend), ("cpu", "plain")):
@@ -58,11 +58,11 @@ def test_padding_on_the_gpu_changes_nothing_either(positions, backend, fusion):
 
 
 @pytest.mark.parametrize(("positions", "fusion"), IN_BF16)
-def test_gradients_in_bf16_point_where_those_in_float32_point(positions, fusion):
-    """Fused kernels read heads in many memory layouts; one that misreads a layout is only wrong in its gradients."""
+def test_gradients_in_bf16_have_the_direction_of_those_in_float32(positions, fusion):
+    """Fused kernels support many memory layouts of the heads; a layout error may only show in the gradients."""
     _, gradients = _losses_and_gradients("cuda", bf16=True, positions=positions, fusion=fusion)
     _, expected = _losses_and_gradients("cpu", positions=positions, fusion=fusion, backend="plain")
     for name, gradient in expected.items():
-        if gradient.norm() > 1e-2:  # smaller ones (the bias of keys: exactly zero in theory) are rounding alone
+        if gradient.norm() > 1e-2:  # smaller ones are only rounding (that of the key bias is zero in theory)
             agreement = torch.cosine_similarity(gradients[name].flatten(), gradient.flatten(), dim=0)
             assert agreement > 0.98, f"{name}: {agreement:.3f}"

@@ -1,4 +1,4 @@
-"""Audits of what was trained on a GPU."""
+"""Audits of runs trained on a GPU."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ TRAINED = [
 
 
 @pytest.mark.parametrize("changed", TRAINED, ids=" ".join)
-def test_audits_of_what_was_trained_on_a_gpu_are_carried_out(changed, tmp_path):
+def test_audits_of_runs_trained_on_a_gpu_are_carried_out(changed, tmp_path):
     recipe, *changes = changed
     short = ["training.duration=40 steps", "training.compile=off", "training.evaluate_every=20 steps"]
     recipes = [load(recipe, [*changes, *short, f"seed={seed}"]) for seed in (0, 1)]

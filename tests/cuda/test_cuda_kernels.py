@@ -1,4 +1,4 @@
-"""Kernels of our own on a GPU (`headway/nn/kernels`), beside the plain lines that they stand for."""
+"""Headway's own GPU kernels (`headway/nn/kernels`), compared with their plain definitions."""
 
 import contextlib
 
@@ -42,7 +42,7 @@ MODULES = {"norm": fused_norm, "loss": fused_loss, "adamw": fused_adamw, "produc
 
 
 @pytest.mark.parametrize(("operation", "case"), KERNELS, ids=str)
-def test_kernels_on_the_gpu_give_what_their_plain_lines_give(operation, case):
+def test_kernels_on_the_gpu_equal_their_plain_definitions(operation, case):
     module = MODULES.get(operation, fused)
     off = getattr(module, f"check_{operation}")(torch.device("cuda"), *case)
     assert off <= TOLERANCE[BF16 if "bfloat16" in str(case) else FLOAT]
@@ -54,7 +54,7 @@ WAYS = [("rotary", "gelu", 0.1, "float32"), ("learned", "relu", 0.0, "float32"),
 
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("changes", WAYS)
-def test_a_model_learns_by_kernels_what_it_learns_without(replicas, changes):
+def test_a_model_learns_the_same_with_kernels_as_without(replicas, changes):
     positions, feedforward, dropout, precision = changes
     settings = {"layers": 2, "width": 64, "context": 32, "mixer": {"heads": 2}, "positions": positions}
     spec = LanguageModelSpec.model_validate({**settings, "feedforward": feedforward, "dropout": dropout})

@@ -1,4 +1,4 @@
-"""Recurrences on a GPU: the kernels of a step, what is carried, and cuDNN's own."""
+"""Recurrences on a GPU: the kernels of a step, the carried state, and cuDNN's kernels."""
 
 import warnings
 
@@ -18,8 +18,8 @@ RECURRENCES = [(kind, padded) for kind in CELLS for padded in (False, True)]
 
 
 @pytest.mark.parametrize(("kind", "padded"), RECURRENCES)
-def test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu(kind, padded, dtype=torch.float32, within=1e-3):
-    """Every kernel of a step, there and back, beside the plain lines of its cell; 300 units are more than one block."""
+def test_recurrences_on_the_gpu_equal_those_on_the_cpu(kind, padded, dtype=torch.float32, within=1e-3):
+    """Forward and backward kernels of a step, compared with the plain cell; 300 units need more than one block."""
     cell, (R, B, T, H) = CELLS[kind], (3, 5, 7, 300)
     draw = torch.Generator().manual_seed(0)
     shapes = {"products": (R, B, T, cell.gates * H), "recurrent": (R, cell.gates * H, H)}
@@ -29,7 +29,7 @@ def test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu(kind, padded, dty
     given = {name: torch.randn(shape, generator=draw) * 0.3 for name, shape in shapes.items()}
     given["products"], given["recurrent"] = given["products"].to(dtype), given["recurrent"] * 0.2
     weigh, real = torch.randn(R, B, T, H, generator=draw), None
-    if padded:  # and not laid out as the kernels count
+    if padded:  # and in another memory layout than the kernels use
         real = (torch.arange(T) < torch.tensor([7, 3, 1, 5, 7])[:, None].expand(R, B, 1)).transpose(0, 1)
         real = real.contiguous().transpose(0, 1)
     found = {}
@@ -43,12 +43,13 @@ def test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu(kind, padded, dty
         torch.testing.assert_close(fast, plain, atol=within * plain.abs().max().item(), rtol=within)
 
 
-SMOOTH = [(kind, padded) for kind, padded in RECURRENCES if kind != "rnn-relu"]  # whose slope jumps, as rounding will
+# its derivative jumps at zero, so rounding changes gradients
+SMOOTH = [(kind, padded) for kind, padded in RECURRENCES if kind != "rnn-relu"]
 
 
 @pytest.mark.parametrize(("kind", "padded"), SMOOTH)
-def test_recurrences_in_bf16_on_the_gpu_give_what_they_give_on_the_cpu(kind, padded):
-    test_recurrences_on_the_gpu_give_what_they_give_on_the_cpu(kind, padded, torch.bfloat16, 0.03)
+def test_recurrences_in_bf16_on_the_gpu_equal_those_on_the_cpu(kind, padded):
+    test_recurrences_on_the_gpu_equal_those_on_the_cpu(kind, padded, torch.bfloat16, 0.03)
 
 
 @pytest.mark.parametrize("mixer", ["rnn", "gru", "lstm", "mingru"])
@@ -69,7 +70,7 @@ def test_recorded_steps_of_a_recurrence_carry_its_state(mixer, replicas):
 
 @pytest.mark.parametrize("mixer", ["lstm", "gru"])
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_a_stream_that_is_replayed_is_read_as_on_the_cpu(mixer, replicas):
+def test_losses_of_a_recurrence_over_a_stream_equal_those_on_the_cpu(mixer, replicas):
     sizes = {"layers": 2, "width": 32, "context": 16, "feedforward": "none", "norm": "none"}
     spec = LanguageModelSpec.model_validate({**sizes, "mixer": mixer, "positions": "none"})
     tokens = torch.arange(16 * 40 + 5) * 7 % 41
@@ -82,8 +83,9 @@ def test_a_stream_that_is_replayed_is_read_as_on_the_cpu(mixer, replicas):
 
 
 @pytest.mark.parametrize("mixer", ["rnn", "gru", "lstm"])
-def test_a_recurrence_alone_is_what_it_is_beside_others_in_evaluation_too(mixer):
-    """Alone it is cuDNN's, which goes back only from what it kept, warns of scattered weights, and rounds to TF32."""
+def test_a_single_recurrence_equals_one_in_a_population_in_evaluation(mixer):
+    """A single replica uses cuDNN, whose backward pass needs what the forward pass saved, which warns of non-contiguous
+    weights, and which rounds to TF32."""
     sizes = {"layers": 2, "width": 64, "context": 16, "feedforward": "none", "norm": "none"}
     spec = LanguageModelSpec.model_validate({**sizes, "mixer": mixer, "positions": "none"})
     ids, found = torch.arange(96, device="cuda").view(1, 6, 16) * 7 % 50, {}
@@ -91,7 +93,7 @@ def test_a_recurrence_alone_is_what_it_is_beside_others_in_evaluation_too(mixer)
         model = spec.build(50, seeds, "cuda").eval()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            answers = model(ids.expand(len(seeds), -1, -1))[0][0]  # the logits, of the first
+            answers = model(ids.expand(len(seeds), -1, -1))[0][0]  # the logits of the first replica
         answers.square().sum().backward()
         found[len(seeds)] = answers.detach(), *(p.grad[0] for p in model.parameters())
     for alone, beside in zip(found[1], found[2], strict=True):

@@ -1,4 +1,4 @@
-"""Steps of training on a GPU: recorded, compiled and sharded ones learn what plain ones learn."""
+"""Training steps on a GPU: recorded, compiled and sharded steps learn the same as plain ones."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from headway.training.spec import TrainingSpec
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-def test_a_recorded_step_of_a_classifier_is_a_plain_one():
+def test_a_recorded_step_of_a_classifier_equals_a_plain_one():
     lengths = np.arange(300) % 11 + 1
     rows = np.where(np.arange(11) < lengths[:, None], np.arange(300)[:, None] % 50, 0).astype(np.int32)
     found = []
@@ -53,7 +53,7 @@ TRANSLATORS = {
 
 
 def _learning_pairs(model: dict, device: str, recorded: bool) -> torch.Tensor:
-    """The losses of some steps; pairs of several lengths, so that there are several shapes."""
+    """The losses of some steps on pairs of several lengths, which give batches of several shapes."""
     lengths = np.arange(200) % 9 + 1
     ends, ids = np.cumsum(lengths), np.arange(lengths.sum()).astype(np.int32) * 7 % 40
     side = Side([str(k) for k in range(200)], ids, ends, 40)
@@ -67,7 +67,7 @@ def _learning_pairs(model: dict, device: str, recorded: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_recorded_steps_of_a_translator_are_plain_ones_and_those_of_a_cpu(name):
+def test_recorded_steps_of_a_translator_equal_plain_ones_and_those_on_a_cpu(name):
     recorded, plain = (_learning_pairs(TRANSLATORS[name], "cuda", recorded) for recorded in (True, False))
     torch.testing.assert_close(recorded, plain, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(plain, _learning_pairs(TRANSLATORS[name], "cpu", False), atol=1e-2, rtol=1e-2)
@@ -75,8 +75,8 @@ def test_recorded_steps_of_a_translator_are_plain_ones_and_those_of_a_cpu(name):
 
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("vocabulary", [50, 40_000], ids=["plain loss", "loss in chunks"])
-def test_compiled_and_recorded_steps_learn_what_plain_ones_learn(replicas, vocabulary):
-    """What is compiled can be wrong without a word: gradients of zero look like a model that is slow to learn."""
+def test_compiled_and_recorded_steps_learn_the_same_as_plain_ones(replicas, vocabulary):
+    """A compiled step can be silently wrong: gradients of zero look like a model that learns slowly."""
     spec = LanguageModelSpec.model_validate({"layers": 1, "width": 32, "context": 64, "mixer": {"heads": 2}})
     training, found = TrainingSpec(batch=8, device="cuda", precision="float32"), {}
     tokens = (torch.arange(9000, dtype=torch.int32) * 7 % 41).cuda()
@@ -88,8 +88,8 @@ def test_compiled_and_recorded_steps_learn_what_plain_ones_learn(replicas, vocab
     torch.testing.assert_close(found[True], found[False], rtol=1e-2, atol=1e-2)
 
 
-def test_a_sharded_model_learns_by_nccl_what_a_whole_one_learns(tmp_path):
-    """With one process, which is all that one GPU allows: every gather and scatter is made, by NCCL."""
+def test_a_sharded_model_learns_the_same_by_nccl_as_a_whole_one(tmp_path):
+    """With one process, because there is one GPU; gathers and scatters still go through NCCL."""
     import torch.distributed as dist
 
     spec = LanguageModelSpec.model_validate({"layers": 2, "width": 64, "context": 32, "mixer": {"heads": 2}})
@@ -119,7 +119,7 @@ def test_a_sharded_model_learns_by_nccl_what_a_whole_one_learns(tmp_path):
         torch.testing.assert_close(found["sharded"][1][name], weight, atol=1e-5, rtol=1e-4)
 
 
-def test_the_choices_made_for_a_gpu_say_why():
+def test_the_choices_made_for_a_gpu_have_reasons():
     setting = choose(TrainingSpec(), width=128)
     assert setting.device.type == "cuda"
     assert any(reason.startswith("bf16: CUDA SM") for reason in setting.reasons)
