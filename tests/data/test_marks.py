@@ -1,4 +1,4 @@
-"""Tokens that are no text: they are put around texts, and nothing that somebody writes becomes one."""
+"""Special tokens: they are added around texts, and no text a user writes is encoded as one."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,13 @@ SPECS = (Char(), Word(), Bpe(size=280))
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
-def test_marks_come_behind_all_others_and_change_nothing_else(spec):
+def test_special_tokens_have_the_last_ids_and_change_no_others(spec):
     plain = spec.learn(TEXT)
     marked = plain.with_marks()
     assert plain.marks is None and marked.marks is not None
     assert sorted(marked.marks.all) == list(range(plain.size, plain.size + 4)) and marked.size == plain.size + 4
-    assert marked.encode(TEXT).ids.tolist() == plain.encode(TEXT).ids.tolist()  # "[SEP]" in it is letters
+    # the "[SEP]" in it is encoded as characters
+    assert marked.encode(TEXT).ids.tolist() == plain.encode(TEXT).ids.tolist()
     assert marked.words.tolist() == list(range(plain.size))
     again = Tokenizer.from_json(marked.to_json())
     assert again.marks == marked.marks and again.encode(TEXT).ids.tolist() == plain.encode(TEXT).ids.tolist()
@@ -28,7 +29,7 @@ def test_marks_come_behind_all_others_and_change_nothing_else(spec):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
-def test_what_somebody_typed_may_hide_tokens(spec):
+def test_a_typed_text_may_contain_masks(spec):
     tokenizer = spec.learn(TEXT).with_marks()
     mask = tokenizer.marks.mask
     for text, hidden in (("the [MASK] sat", 1), ("[MASK]", 1), ("[MASK][MASK] on [MASK]", 3), ("the cat", 0)):
@@ -40,7 +41,7 @@ def test_what_somebody_typed_may_hide_tokens(spec):
     assert hiding == [mask if k == hiding.index(mask) else token for k, token in enumerate(whole)]
 
 
-def test_a_text_that_has_such_words():
+def test_a_text_that_contains_names_of_special_tokens():
     tokenizer = Word().learn(TEXT + "the [SEP] is a word\n").with_marks()
     assert tokenizer.pieces(tokenizer.marks.all) == ["<s>", "</s>", "<mask>", "<pad>"]
     with pytest.raises(UserError, match="cannot add special tokens"):
@@ -62,7 +63,7 @@ def test_a_row_of_two_texts(first, second, longest):
         assert len(other) >= len(one) - 1
 
 
-def test_translators_vocabularies_get_none():
+def test_vocabularies_of_translators_get_no_special_tokens():
     from headway.data.sentencepiece import SentencePieceTokenizer
 
     with pytest.raises(UserError, match=r"\[MASK\]"):

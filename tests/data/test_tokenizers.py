@@ -28,7 +28,7 @@ SPECS = [
 LOSSLESS = [Char(), Bpe(size=256), Bpe(size=400)]
 NAME = repr
 
-# Any Unicode, with white space of every kind made common, and words made of few letters so that they repeat.
+# Any Unicode text, but with frequent white space of all kinds, and words of few letters so that they repeat.
 SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 TEXTS = st.one_of(
     st.text(max_size=200),
@@ -70,9 +70,9 @@ def test_words_keep_words_and_line_ends(text: str):
 
 @pytest.mark.parametrize("spec", SPECS, ids=NAME)
 @given(text=TEXTS)
-@example(text="00İ 0 Aẞ İ")  # letters whose small ones have another number of bytes
+@example(text="00İ 0 Aẞ İ")  # letters whose lower case has another number of bytes
 @settings(max_examples=30, deadline=None)
-def test_where_text_is_cut_for_the_library_changes_nothing(spec: TokenizerSpec, text: str):
+def test_tokens_do_not_depend_on_how_text_is_split_into_pieces(spec: TokenizerSpec, text: str):
     tokenizer = spec.learn(text) if spec.kind == "char" else LEARNT[repr(spec)]
     whole = tokenizer.encode(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -84,7 +84,7 @@ def test_where_text_is_cut_for_the_library_changes_nothing(spec: TokenizerSpec, 
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=NAME)
-def test_json_keeps_everything(spec: TokenizerSpec):
+def test_json_round_trips(spec: TokenizerSpec):
     learnt = LEARNT[repr(spec)]
     read_back = Tokenizer.from_json(learnt.to_json())
     tokens = learnt.encode(SAMPLE)
@@ -140,7 +140,8 @@ def test_byte_pairs_without_capitals():
     tokenizer = Bpe(size=300, lower=True).learn("Ein Mann und ein Hund\n")
     assert tokenizer.decode(tokenizer.encode("Ein HUND, ÄRGER\n").ids) == "ein hund, ärger\n"
     assert tokenizer.encode("EIN Mann").ids.tolist() == tokenizer.encode("ein mann").ids.tolist()
-    assert Bpe().identity() == '{"kind":"bpe","size":4096}'  # which runs from before there was `lower` have
+    # the identity that runs have which were made before `lower` existed
+    assert Bpe().identity() == '{"kind":"bpe","size":4096}'
 
 
 # Words
@@ -151,11 +152,12 @@ def test_words_and_line_ends():
     tokens = tokenizer.encode("  the bird\n\nthe dog ")
     assert tokenizer.pieces(tokens.ids) == ["the", "<unk>", "↵", "↵", "the", "dog"]
     assert tokenizer.decode(tokens.ids) == "the <unk>\n\nthe dog"
-    assert tokens.bytes.tolist() == [5, 5, 1, 1, 3, 5]  # white space goes with the next token, at the end with the last
+    # white space belongs to the next token, and at the end to the last
+    assert tokens.bytes.tolist() == [5, 5, 1, 1, 3, 5]
     assert tokens.starts.tolist() == [True, True, False, False, True, True]
 
 
-def test_the_commonest_words_are_kept():
+def test_the_most_frequent_words_are_kept():
     tokenizer = Word(size=4).learn("b b b a a c c d")
     assert tokenizer.size == 4
     assert tokenizer.pieces(range(4)) == ["<unk>", "↵", "b", "a"]
@@ -185,7 +187,7 @@ def test_lower_case():
 # Byte pairs
 
 
-def test_byte_pairs_write_any_text_and_show_it():
+def test_byte_pairs_encode_any_text_and_show_it():
     tokenizer = LEARNT[repr(Bpe(size=400))]
     ids = tokenizer.encode(" times of\n\tтень").ids
     shown = tokenizer.pieces(ids)
@@ -243,7 +245,7 @@ def test_a_million_characters_take_less_than_three_seconds():
 LEARNT = {repr(spec): spec.learn(SAMPLE) for spec in SPECS}
 
 
-def test_a_vocabulary_that_the_library_wrote_is_taken_as_it_is(tmp_path):
+def test_a_vocabulary_saved_by_the_library_is_adopted_unchanged(tmp_path):
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""Arithmetic in words: labels by the rule, and a corpus in which none of what is labelled can be found."""
+"""Arithmetic in words: labels follow from a rule, and the running text contains none of the labelled expressions."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ def test_all_expressions_have_the_label_of_their_value():
 
 
 def test_no_expression_of_train_or_test_is_in_the_running_text():
-    """Neither as it stands nor as a part of another, whatever a tokenizer makes of it."""
+    """Neither whole nor as a part of another expression, independently of the tokenizer."""
     texts = text_splits()
     every = f" {' '.join(texts['train'].split())} {' '.join(texts['valid'].split())} "
     assert not [text for text, _ in expressions() if f" {text} " in every]
@@ -28,7 +28,7 @@ def test_no_expression_of_train_or_test_is_in_the_running_text():
     assert compared == []
 
 
-def test_every_sentence_is_true_and_there_once():
+def test_every_sentence_is_true_and_unique():
     texts = text_splits()
     lines = [line for text in texts.values() for line in text.splitlines()]
     assert len(lines) == len(set(lines)) > 10_000
@@ -54,7 +54,7 @@ def test_every_sentence_is_true_and_there_once():
     assert all(kinds[kind] > 300 for kind in ("counting", "order", "side", "result"))
 
 
-def test_what_would_give_an_expression_away_is_seen():
+def test_sentences_that_reveal_an_expression_are_recognised():
     for sentence in ("two minus ten is minus eight", "forty two minus ten is thirty two", "four is less than ten"):
         assert holds_expression(sentence)
     for sentence in (

@@ -45,8 +45,9 @@ def test_it_reads_like_documentation(made: dict[str, str]):
     assert all(not line.endswith(" ") for line in made["valid"].split("\n"))
 
 
-def test_another_process_makes_the_same(made: dict[str, str], monkeypatch: pytest.MonkeyPatch):
-    # Another hash seed, because sets of strings are where order would leak in. The module list shows what was imported.
+def test_another_process_generates_the_same(made: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    # With another hash seed, because sets of strings are where an order could leak in. The list of modules shows what
+    # was imported.
     program = (
         "import hashlib, sys; from headway.data.embedded import python_docs as p; "
         "print(hashlib.sha256(repr(p.make_splits()).encode()).hexdigest(), 'antigravity' in sys.modules)"
@@ -63,7 +64,7 @@ def test_a_document_stays_in_its_split():
     assert python_docs.split_of("json") == python_docs.split_of("json")
 
 
-def test_sources_that_do_not_parse_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_sources_that_do_not_parse_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "good.py").write_text(
         '"""Says something."""\ndef f():\n    """Says more.\n\n    So::\n\n        indented()\n    """\n'
     )
@@ -75,13 +76,13 @@ def test_sources_that_do_not_parse_are_passed_over(tmp_path: Path, monkeypatch: 
     assert list(python_docs.modules()) == [("good", ["Says something.", "Says more.\n\nSo::\n\n    indented()"])]
 
 
-def test_a_second_python_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_a_second_python_that_cannot_be_run_is_a_clear_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", "no-such-python")
     with pytest.raises(UserError, match="a second Python process, which failed"):
         list(python_docs._modules_in_c())
 
 
-def test_what_this_process_has_replaced_does_not_matter(monkeypatch: pytest.MonkeyPatch):
+def test_objects_replaced_in_this_process_do_not_matter(monkeypatch: pytest.MonkeyPatch):
     before = dict(python_docs._modules_in_c())
     monkeypatch.setattr(sys, "excepthook", print)
     monkeypatch.setattr("builtins.input", print)
@@ -91,7 +92,7 @@ def test_what_this_process_has_replaced_does_not_matter(monkeypatch: pytest.Monk
     )
 
 
-def test_made_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_generated_once_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
     calls = []
     monkeypatch.setattr(python_docs, "make_splits", lambda: calls.append(1) or {"train": "a", "valid": "b"})

@@ -22,8 +22,8 @@ def test_no_content_is_in_two_splits_and_held_out_ones_differ():
     assert not captions & {one.caption for split in ("valid", "test") for one in found[split]}
 
 
-def test_captions_say_what_is_drawn():
-    """Counted in the picture itself: pixels that have the colour, in the half where the caption puts them."""
+def test_captions_describe_the_picture():
+    """Checked in the picture: where the pixels of each colour are."""
     for number in range(300):
         one = scenes.scene(number)
         if one.second is None or {one.first.colour, one.second.colour} != {"red", "green"}:

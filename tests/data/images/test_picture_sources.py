@@ -1,4 +1,4 @@
-"""Folders of pictures as people have them: what is read, what is held out, and what is refused in one message."""
+"""Folders of pictures: what is read, what is held out, and what is refused with one message."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def folder_with(home: Path, table: str, *names: str) -> Path:
     return home
 
 
-def test_captions_and_pictures_belong_together(tmp_path, monkeypatch):
+def test_captions_are_paired_with_their_pictures(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     data = load("files", str(captioned_folder(tmp_path / "set")), 12, "{}", None, 0.1, Word())
     train = data.split("train")
@@ -87,7 +87,7 @@ def test_folders_that_do_not_fit(tmp_path):
             read_pictures("files", str(tmp_path / name), "{}", 0.0)
 
 
-def test_a_class_that_train_has_not(tmp_path):
+def test_a_class_that_is_not_in_train(tmp_path):
     for split, kinds in (("train", ("cat", "dog")), ("valid", ("cat", "dgo"))):
         for kind in kinds:
             (tmp_path / split / kind).mkdir(parents=True)
@@ -104,13 +104,13 @@ def test_a_broken_picture_is_named(tmp_path, monkeypatch):
         load("files", str(folder), 12, "{}", None, 0.1, Word())
 
 
-def test_captions_keep_their_end():
+def test_truncated_captions_keep_their_end_token():
     table, lengths = with_end([np.arange(1, 9), np.array([5])], 4, 99)
     assert table.tolist() == [[1, 2, 3, 99], [5, 99, 0, 0]] and lengths.tolist() == [4, 2]
 
 
-def test_pictures_are_moved_and_mirrored_as_said(tmp_path, monkeypatch):
-    """Every picture of a batch is one of train, moved by at most so many pixels; and of each seed its own."""
+def test_pictures_are_shifted_and_mirrored_as_set(tmp_path, monkeypatch):
+    """Every picture of a batch is one of train, shifted by at most this many pixels; each seed has its own shifts."""
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     train = load("files", str(class_folder(tmp_path / "set")), 12, "{}", None, 0.1, Word()).split("train")
     sampler = ShuffledPictures(flip=True, shift=2).build(train, 4, 9, 8, [0, 1], "cpu")
@@ -126,7 +126,7 @@ def test_pictures_are_moved_and_mirrored_as_said(tmp_path, monkeypatch):
                         at = [(np.arange(12) + by).clip(0, 11) for by in (down, -right if flip else right)]
                         if np.array_equal(source[:, at[0]][:, :, at[1]], shown):
                             found.append((flip, down, right))
-            assert found, "it is none of train"
+            assert found, "this picture is not from train"
             mirrored, moved = mirrored + found[0][0], moved + (found[0][1:] != (0, 0))
     assert 0 < mirrored < 16 and moved > 8
     assert not np.array_equal(batch.picture[0], batch.picture[1])

@@ -1,4 +1,4 @@
-"""Files as people have them: whatever is in them, what becomes of it is what `pictures.py` says."""
+"""Picture files of every kind are converted as `pictures.py` documents."""
 
 import io
 import struct
@@ -22,19 +22,19 @@ def saved(image: Image.Image, kind: str = "PNG", **how) -> bytes:
 
 
 def halves(mode: str, first, second) -> Image.Image:
-    """8 × 8: the upper half of one colour, the lower of another."""
+    """8 × 8 pixels: the upper half in one colour, the lower in another."""
     image = Image.new(mode, (8, 8), first)
     image.paste(second, (0, 4, 8, 8))
     return image
 
 
-def test_a_plain_picture_is_what_it_is():
+def test_a_plain_picture_is_unchanged():
     found = decode_picture(saved(halves("RGB", (10, 20, 30), (200, 100, 50))), 8, "x")
     assert found.pixels.shape == (3, 8, 8) and found.notes == ()
     assert found.pixels[:, 0, 0].tolist() == [10, 20, 30] and found.pixels[:, 7, 7].tolist() == [200, 100, 50]
 
 
-def test_grey_is_three_times_the_same():
+def test_grey_has_three_equal_channels():
     found = decode_picture(saved(halves("L", 40, 200)), 8, "x").pixels
     assert found[:, 0, 0].tolist() == [40] * 3 and found[:, 7, 0].tolist() == [200] * 3
 
@@ -47,7 +47,7 @@ def test_sixteen_bits_keep_their_upper_eight():
     assert any("16 bits" in note for note in found.notes)
 
 
-def test_transparent_parts_lie_on_white():
+def test_transparent_parts_become_white():
     found = decode_picture(saved(halves("RGBA", (0, 0, 0, 0), (200, 0, 0, 255))), 8, "x")
     assert found.pixels[:, 0, 0].tolist() == [255] * 3 and found.pixels[:, 7, 0].tolist() == [200, 0, 0]
     assert found.notes
@@ -61,7 +61,7 @@ def test_a_palette_with_a_transparent_colour():
     assert found[:, 0, 0].tolist() == [255] * 3 and found[0, 7, 0] > 250 and found[1, 7, 0] < 5
 
 
-def test_a_picture_is_turned_as_its_exif_says():
+def test_a_picture_is_rotated_by_its_exif_orientation():
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     content = saved(halves("RGB", (250, 0, 0), (0, 0, 250)), "JPEG", exif=exif, quality=100)
@@ -70,7 +70,7 @@ def test_a_picture_is_turned_as_its_exif_says():
     assert any("EXIF" in note for note in found.notes)
 
 
-def test_of_an_animation_the_first_frame():
+def test_the_first_frame_of_an_animation_is_used():
     frames = [halves("RGB", (c, c, c), (0, 0, 0)) for c in (250, 10, 90)]
     content = io.BytesIO()
     frames[0].save(content, "GIF", save_all=True, append_images=frames[1:])
@@ -78,7 +78,7 @@ def test_of_an_animation_the_first_frame():
     assert found.pixels[0, 0, 0] > 240 and any("frames" in note for note in found.notes)
 
 
-def test_the_middle_of_what_is_not_square():
+def test_the_centre_of_a_picture_that_is_not_square_is_used():
     image = Image.new("RGB", (30, 10), (255, 0, 0))
     image.paste((0, 0, 255), (10, 0, 20, 10))
     assert (decode_picture(saved(image), 10, "x").pixels[2] == 255).all()
@@ -86,7 +86,7 @@ def test_the_middle_of_what_is_not_square():
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that says it is enormous."""
+    """A PNG of a few bytes whose header claims an enormous size."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -108,19 +108,19 @@ def test_a_bomb_is_refused_before_it_is_unpacked(size, monkeypatch):
     [b"", b"not a picture", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0\n"],
     ids=["empty", "text", "svg", "postscript"],
 )
-def test_what_is_no_picture_is_one_message(content, tmp_path):
+def test_a_file_that_is_no_picture_is_one_message(content, tmp_path):
     (tmp_path / "x.png").write_bytes(content)
     with pytest.raises(UserError, match=r"x\.png"):
         read_picture(tmp_path / "x.png", 8)
 
 
-def test_a_picture_that_breaks_off(tmp_path):
+def test_a_truncated_picture(tmp_path):
     content = saved(Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)))
     with pytest.raises(UserError, match="cannot be read as a picture"):
         decode_picture(content[: len(content) // 2], 8, "half.png")
 
 
-def test_what_is_not_there(tmp_path):
+def test_a_missing_picture(tmp_path):
     with pytest.raises(UserError, match="there is no picture"):
         read_picture(tmp_path / "none.png", 8)
     with pytest.raises(UserError, match="is a folder"):

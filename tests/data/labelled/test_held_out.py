@@ -1,4 +1,5 @@
-"""What a table gives up for valid and test: a pure function of the rows and a seed, of every class its share."""
+"""Which rows of a table are held out for valid and test: a pure function of the rows and a seed, stratified by
+class."""
 
 from collections import Counter
 from pathlib import Path
@@ -27,7 +28,7 @@ def split(rows: list[Row], valid: float = 0.1, test: float | None = None, seed: 
     return HeldOut(valid, test, seed).by_class({"train": list(rows)}, "t", single=True)
 
 
-def test_every_class_gives_its_share_and_one_text_stays():
+def test_every_class_gives_its_share_and_a_single_text_stays_in_train():
     found, told = split(ROWS)
     counts = {name: Counter(row.label for row in rows) for name, rows in found.items()}
     assert list(found) == ["train", "valid", "test"]
@@ -42,7 +43,7 @@ ROW = st.builds(Row, st.sampled_from([f"t{k}" for k in range(12)]), st.sampled_f
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(ROW, min_size=6, max_size=40), st.integers(0, 3), st.randoms())
-def test_the_order_of_rows_has_no_say_and_no_text_is_on_two_sides(rows, seed, random):
+def test_the_split_ignores_the_order_of_rows_and_no_text_is_in_two_splits(rows, seed, random):
     try:
         found, _ = split(rows, seed=seed)
     except UserError as problem:
@@ -59,7 +60,7 @@ def test_the_order_of_rows_has_no_say_and_no_text_is_on_two_sides(rows, seed, ra
     assert Counter(row for some in found.values() for row in some) == Counter(rows)
 
 
-def test_another_seed_is_another_split_and_many_small_classes_give_as_much_as_a_large_one():
+def test_seeds_give_different_splits_and_many_small_classes_give_as_much_as_a_large_one():
     one, other = (split(ROWS, seed=seed)[0]["test"] for seed in (0, 1))
     assert one != other
     small = [Row(f"text {k} {c}", f"class {c}") for c in range(200) for k in range(4)]
@@ -68,7 +69,7 @@ def test_another_seed_is_another_split_and_many_small_classes_give_as_much_as_a_
     assert {row.label for row in found["train"]} == {row.label for row in small}
 
 
-def test_a_table_is_split_in_three_and_a_folder_as_its_files_say(tmp_path: Path):
+def test_a_table_is_split_in_three_and_a_folder_by_its_files(tmp_path: Path):
     table = tmp_path / "t.tsv"
     table.write_text("text\tlabel\n" + "".join(f"{row.text}\t{row.label}\n" for row in ROWS), "utf-8")
     splits, told = read_rows("files", str(table), Columns(), HeldOut(0.1))
@@ -89,7 +90,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_run_from_before_there_was_a_test_still_knows_its_rows(table: Path):
+def test_a_run_made_before_test_was_held_out_keeps_its_splits(table: Path):
     before = load("files", str(table), Columns(), HeldOut(0.1, seed=None), Word())
     assert list(before.splits) == ["train", "valid"]
     again = load("files", str(table), Columns(), HeldOut(0.1), Word(), known_as=before.identity)
@@ -98,7 +99,7 @@ def test_a_run_from_before_there_was_a_test_still_knows_its_rows(table: Path):
     assert list(now.splits) == ["train", "valid", "test"]
 
 
-def test_what_is_held_out_is_scored_and_found_again_by_the_audits(table: Path, tmp_path: Path):
+def test_held_out_rows_are_scored_and_audited(table: Path, tmp_path: Path):
     tree = {
         "data": {"kind": "labelled", "source": "files", "path": str(table)},
         "model": {"kind": "classifier", "layers": 1, "width": 8, "context": 8, "mixer": {"heads": 2}},

@@ -1,4 +1,4 @@
-"""Labelled texts: from tables and known sets to tokens, with what is held out, and everything that is refused."""
+"""Labelled texts: from tables and known data sets to tokens, with held-out rows, and everything that is refused."""
 
 import os
 from collections import Counter
@@ -37,7 +37,7 @@ def from_files(path: Path, valid_fraction: float = 0.1, tokenizer=None, test_fra
     return load("files", str(path), Columns(), HeldOut(valid_fraction, test_fraction), tokenizer or Word())
 
 
-def test_a_single_table_gives_up_a_share_for_valid(tmp_path: Path):
+def test_a_share_of_a_single_table_is_held_out_as_valid(tmp_path: Path):
     made = from_files(write(tmp_path, "t.tsv", [*ROWS, *ROWS[:7]]), 0.25, test_fraction=0.0)
     assert made.held_out and list(made.splits) == ["train", "valid"]
     train, valid = made.split("train"), made.split("valid")
@@ -49,13 +49,13 @@ def test_a_single_table_gives_up_a_share_for_valid(tmp_path: Path):
     assert words == train.texts[0].split()
 
 
-def test_what_is_held_out_does_not_depend_on_the_order_of_the_rows(tmp_path: Path):
+def test_held_out_rows_do_not_depend_on_the_order_of_the_rows(tmp_path: Path):
     one = from_files(write(tmp_path, "a.tsv", ROWS)).split("valid").texts
     other = from_files(write(tmp_path, "b.tsv", ROWS[::-1])).split("valid").texts
     assert sorted(one) == sorted(other)
 
 
-def test_nothing_is_held_out_if_nothing_is_asked_for(tmp_path: Path):
+def test_nothing_is_held_out_if_the_share_is_zero(tmp_path: Path):
     made = from_files(write(tmp_path, "t.tsv", ROWS), 0.0)
     assert list(made.splits) == ["train"] and not made.held_out
     with pytest.raises(UserError, match=r"'t.tsv' has no split 'valid'.*with data.valid_fraction=0.1 a tenth of train"):
@@ -72,7 +72,7 @@ def test_a_folder_of_tables_in_any_mix_of_formats(tmp_path: Path):
     made = from_files(folder)
     assert list(made.splits) == ["train", "valid", "test", "test-hard"] and not made.held_out
     assert made.split("valid").seen.tolist() == [True, True]
-    assert made.split("test-hard").seen.tolist() == [False, True, False]  # white space aside, exactly
+    assert made.split("test-hard").seen.tolist() == [False, True, False]  # compared exactly, apart from white space
     assert made.split("test").labels.tolist() == [1]
 
 
@@ -85,7 +85,7 @@ def test_the_vocabulary_is_that_of_train_alone(tmp_path: Path):
     assert (valid.ids == made.tokenizer.unknown).tolist() == [False, True, True]
 
 
-def test_tokens_are_kept_and_an_edited_table_is_another_set(tmp_path: Path):
+def test_tokens_are_cached_and_an_edited_table_is_another_data_set(tmp_path: Path):
     first = from_files(write(tmp_path, "t.tsv", ROWS))
     again = from_files(tmp_path / "t.tsv")
     assert len(list((tmp_path / "cache").iterdir())) == 1
@@ -96,7 +96,7 @@ def test_tokens_are_kept_and_an_edited_table_is_another_set(tmp_path: Path):
     assert relabelled.identity != first.identity
 
 
-def test_texts_are_cut_and_filled_up(tmp_path: Path):
+def test_texts_are_truncated_and_padded(tmp_path: Path):
     made = from_files(write(tmp_path, "t.tsv", [("a b c", "x"), ("d", "y"), ("a", "x")]), 0.0)
     table, lengths = made.split("train").padded(2)
     assert table.shape == (3, 2) and lengths.tolist() == [2, 1, 1] and table[1, 1] == 0
@@ -104,7 +104,7 @@ def test_texts_are_cut_and_filled_up(tmp_path: Path):
     assert made.split("train").lengths.tolist() == [3, 1, 1]
 
 
-def test_classes_that_are_numbers_stand_in_their_order(tmp_path: Path):
+def test_numeric_classes_are_sorted_as_numbers(tmp_path: Path):
     made = from_files(write(tmp_path, "t.tsv", [(f"t {k}", str(k)) for k in (10, 2, 1, 3)]), 0.0)
     assert made.classes == ("1", "2", "3", "10")
     assert made.split("train").labels.tolist() == [3, 1, 0, 2]
@@ -126,7 +126,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_sets_that_cannot_be_learnt_from_are_refused_in_words(tmp_path: Path, case):
+def test_unusable_data_sets_are_refused_with_a_message(tmp_path: Path, case):
     train, test, words = BAD[case]
     write(tmp_path / "set", "train.tsv", train)
     if test:
@@ -135,7 +135,7 @@ def test_sets_that_cannot_be_learnt_from_are_refused_in_words(tmp_path: Path, ca
         from_files(tmp_path / "set")
 
 
-def test_files_that_are_not_there_or_twice(tmp_path: Path):
+def test_files_that_are_missing_or_ambiguous(tmp_path: Path):
     with pytest.raises(UserError, match="there is no file or folder"):
         from_files(tmp_path / "nothing.tsv")
     write(tmp_path / "set", "valid.tsv", ROWS)
@@ -171,18 +171,18 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("case", PROBLEMS)
-def test_impossible_settings_are_found_before_anything_is_read(case):
+def test_invalid_settings_are_found_before_anything_is_read(case):
     given, words = PROBLEMS[case]
     (problem,) = Labelled.model_validate(given).problems()
     assert words in problem.reason
 
 
-def test_a_set_of_labelled_texts_is_no_running_text():
+def test_a_labelled_data_set_is_not_running_text():
     (problem,) = Text(source="sst2").problems()
     assert problem.reason == "there is no corpus called 'sst2'; it exists with data.kind=labelled"
 
 
-def test_there_is_a_header_where_columns_have_names(tmp_path: Path):
+def test_a_header_is_expected_if_columns_are_given_by_name(tmp_path: Path):
     (tmp_path / "t.tsv").write_text("text\tlabel\na b\tx\nc d\ty\n", "utf-8")
 
     def rows(**given) -> int:
@@ -192,7 +192,7 @@ def test_there_is_a_header_where_columns_have_names(tmp_path: Path):
     assert rows(text=1, label=2, header=False) == 3
 
 
-# What comes with Headway, and what lies under HEADWAY_DATA
+# Data that comes with Headway, and data under HEADWAY_DATA
 
 
 def test_python_modules_are_eight_classes_split_by_module():
@@ -217,7 +217,7 @@ def test_python_modules_are_eight_classes_split_by_module():
         ("verbal-arithmetic", {"train": 640, "test": 160}, {"negative": 143, "zero": 19, "positive": 478}),
     ],
 )
-def test_known_sets_have_the_rows_they_are_known_for(name, sizes, classes):
+def test_known_data_sets_have_their_known_number_of_rows(name, sizes, classes):
     splits, _ = read_rows(name, None, Columns(), HeldOut(0.0))
     assert {split: len(rows) for split, rows in splits.items()} == sizes
     assert Counter(row.label for row in splits["train"]) == classes
@@ -225,12 +225,12 @@ def test_known_sets_have_the_rows_they_are_known_for(name, sizes, classes):
 
 @DATA
 @pytest.mark.data
-def test_most_of_the_speeches_to_be_judged_are_in_train():
+def test_most_test_speeches_are_in_train():
     made = load("cse256-speeches", None, Columns(), HeldOut(0.0), Word())
     assert made.split("test").seen.sum() == 551
 
 
-def test_a_known_set_without_its_folder_says_where_it_would_be(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_known_data_set_names_its_expected_folder(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     with pytest.raises(UserError, match="corpus 'sst2' is read from the folder named by the environment variable"):
         read_rows("sst2", None, Columns(), HeldOut(0.1))

@@ -1,4 +1,5 @@
-"""Rows of two texts: read from two columns, joined by the separator, cut at the longer one, trained on and asked."""
+"""Rows of two texts: read from two columns, joined by the separator, truncated at the longer text, trained on and
+classified."""
 
 import random
 from pathlib import Path
@@ -24,7 +25,7 @@ WORDS = "oak elm ash birch lime"
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
-    """Whether both texts name the same tree."""
+    """The label is whether both texts name the same tree."""
     home, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
     rows = []
     for _ in range(160):
@@ -45,7 +46,7 @@ def recipe(table: Path, *changes: str):
     return from_tree(tree, "pairs", overrides=changes)
 
 
-def test_two_columns_are_one_row(table):
+def test_two_columns_become_one_row(table):
     rows = labelled_rows(table, ["first", "second"], "label", True)
     assert all(BETWEEN in row.text for row in rows) and rows == labelled_rows(table, [1, 2], 3, True)
     data = tasks.load(recipe(table)).data
@@ -58,7 +59,7 @@ def test_two_columns_are_one_row(table):
 
 @pytest.mark.parametrize("marks", [Marks(90, 91, 92, 93), Template(90, 91, 92, 93, (90,), (91, 91), (91,))])
 @given(st.lists(st.integers(0, 9), max_size=9), st.lists(st.integers(0, 9), max_size=9), st.integers(4, 24))
-def test_the_longer_text_is_cut_in_batches_as_in_the_recount(marks, first, second, context):
+def test_batches_truncate_the_longer_text_like_the_recount(marks, first, second, context):
     parts = [np.array(part, dtype=np.int32) for part in (first, second)]
     row = marks.row(parts)
     assert [part.tolist() for part in marks.taken_apart(row)] == [first, second]
@@ -78,7 +79,7 @@ def test_the_longer_text_is_cut_in_batches_as_in_the_recount(marks, first, secon
     assert table[0, : lengths[0]].tolist() == again.tolist()
 
 
-def test_it_trains_is_audited_and_asked(table, tmp_path, monkeypatch):
+def test_it_is_trained_audited_and_used(table, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     (run,) = train([recipe(table)], ["pairs"], tmp_path / "runs")
     report = audit_run(run)
@@ -90,7 +91,7 @@ def test_it_trains_is_audited_and_asked(table, tmp_path, monkeypatch):
         classify_text(run, "I see oak", "auto")
 
 
-def test_what_cannot_be_meant(table, tmp_path):
+def test_impossible_settings(table, tmp_path):
     with pytest.raises(UserError, match="a list of 1 columns; give one column"):
         recipe(table, "data.text=[first]")
     for columns, said in ((["first", "first"], "both texts"), (["first", "label"], "the same column")):

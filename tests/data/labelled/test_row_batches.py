@@ -1,4 +1,4 @@
-"""Which texts a step sees: every one once per epoch, a pure function of seed and step, whoever trains beside it."""
+"""Which texts a step reads: each once per epoch, as a pure function of seed and step, independent of other replicas."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=200)
 
 @settings(max_examples=40, deadline=None)
 @given(LENGTHS, st.integers(1, 7), st.integers(1, 5), st.integers(0, 3))
-def test_an_epoch_is_every_text_once_but_for_what_fills_the_last_batches(given_lengths, batch, buckets, epoch):
+def test_an_epoch_has_every_text_once_and_a_few_twice_to_fill_the_last_batches(given_lengths, batch, buckets, epoch):
     sampler = Shuffled(buckets=buckets).build(table(given_lengths), batch, [5])
     seen: Counter[int] = Counter()
     for step in range(epoch * sampler.steps_per_epoch, (epoch + 1) * sampler.steps_per_epoch):
@@ -49,12 +49,12 @@ def test_an_epoch_is_every_text_once_but_for_what_fills_the_last_batches(given_l
     assert sampler.steps_per_epoch * batch - len(given_lengths) < buckets * batch
 
 
-def test_it_depends_on_seed_and_step_alone():
+def test_batches_depend_only_on_seed_and_step():
     rows = table(lengths(300))
     together = Shuffled().build(rows, 8, [3, 9, 4])
     for r, seed in enumerate([3, 9, 4]):
         alone = Shuffled().build(rows, 8, [seed])
-        for step in (700, 0, 41, 1):  # in any order: nothing runs on inside
+        for step in (700, 0, 41, 1):  # in any order: the sampler has no state
             ours, theirs = together.at(step), alone.at(torch.tensor(step, dtype=torch.int32))
             for a, b in [
                 (ours.inputs, theirs.inputs),
@@ -64,7 +64,7 @@ def test_it_depends_on_seed_and_step_alone():
                 assert torch.equal(a[r], b[0])
 
 
-def test_seeds_and_epochs_have_orders_of_their_own():
+def test_seeds_and_epochs_have_different_orders():
     sampler = Shuffled(buckets=1).build(table(lengths(64)), 64, [0, 1])
     first, second = sampler.at(0).targets, sampler.at(1).targets
     assert sampler.steps_per_epoch == 1
@@ -72,7 +72,7 @@ def test_seeds_and_epochs_have_orders_of_their_own():
     assert first[0].sort().values.tolist() == list(range(64))
 
 
-def test_buckets_save_padding_and_leave_no_order_of_lengths_behind():
+def test_buckets_save_padding_and_do_not_sort_by_length():
     rows = table(lengths(2000))
     batches = {k: Shuffled(buckets=k).build(rows, 8, [0]) for k in (1, 4)}
     padding, widths = {}, {}
@@ -94,14 +94,14 @@ def test_buckets_are_few_where_texts_are_few_or_of_one_length():
     assert bucket_widths(np.array([2] * 64 + [9] * 63), 4, 8) == [9]
 
 
-def test_texts_of_one_length_are_in_one_bucket_whatever_their_order():
+def test_buckets_of_texts_of_one_length_mix_their_order():
     """A table sorted by class must not put one class into one bucket and the other into the next."""
     sampler = Shuffled().build(table([5] * 1600), 40, [0])
     halves = [(sampler.at(step).targets < 800).float().mean() for step in range(40)]
     assert min(halves) > 0.2 and max(halves) < 0.8
 
 
-def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_for_a_number():
+def test_a_recordable_step_reads_the_same_rows_in_one_shape_without_synchronising():
     rows = table(lengths(300))
     plain, recorded = (Shuffled().build(rows, 8, [0, 1]) for _ in range(2))
     recorded._recordable = True  # as on CUDA
@@ -110,7 +110,7 @@ def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_fo
         assert ours.inputs.shape == (2, 8, 30) and torch.equal(ours.targets, theirs.targets)
         width = theirs.inputs.shape[2]
         assert torch.equal(ours.inputs[..., :width], theirs.inputs) and not ours.padding_mask[..., width:].any()
-    with FakeTensorMode() as fake:  # tensors without numbers: to ask for one is an error
+    with FakeTensorMode() as fake:  # tensors without values, so that reading one is an error
         for part in (recorded, recorded._texts):
             for name, value in vars(part).items():
                 if isinstance(value, torch.Tensor):
@@ -119,7 +119,7 @@ def test_a_step_to_be_recorded_sees_the_same_rows_in_one_shape_and_never_asks_fo
         assert made.inputs.shape == (2, 8, 30)
 
 
-def test_a_batch_is_taken_in_parts():
+def test_a_batch_is_split_into_parts():
     whole = Shuffled().build(table(lengths(50)), 6, [0, 1]).at(3)
     parts = [whole.part(k, 3) for k in range(3)]
     assert [part.first_row for part in parts] == [0, 2, 4]
@@ -130,12 +130,12 @@ def test_a_batch_is_taken_in_parts():
     assert isinstance(parts[0].part(1, 2), RowBatch) and parts[1].part(1, 2).first_row == 3
 
 
-# Each batch as long as its longest text
+# Each batch is as long as its longest text
 
 
 @settings(max_examples=40, deadline=None)
 @given(LENGTHS, st.integers(1, 7), st.integers(0, 3))
-def test_by_length_an_epoch_is_every_text_and_nothing_is_longer_than_its_longest(given_lengths, batch, epoch):
+def test_by_length_an_epoch_has_every_text_and_batches_are_as_long_as_their_longest(given_lengths, batch, epoch):
     sampler = ByLength().build(table(given_lengths), batch, [5, 6])
     seen = [Counter(), Counter()]
     first = epoch * sampler.steps_per_epoch
@@ -143,7 +143,7 @@ def test_by_length_an_epoch_is_every_text_and_nothing_is_longer_than_its_longest
         made = sampler.at(step)
         assert made.targets.shape == (2, batch)
         for r in range(2):
-            assert made.padding_mask[r, :, -1].any()  # of every replica: its own longest
+            assert made.padding_mask[r, :, -1].any()  # each replica's width is that of its own longest text
             for row, told, label in zip(made.inputs[r], made.padding_mask[r], made.targets[r].tolist(), strict=True):
                 assert (
                     int(told.sum()) == given_lengths[label] and (row[told] == label + 1).all() and not row[~told].any()
@@ -156,7 +156,7 @@ def test_by_length_an_epoch_is_every_text_and_nothing_is_longer_than_its_longest
             assert max(seen[r].values()) <= 2 and seen[r].total() - len(given_lengths) <= batch
 
 
-def test_by_length_it_depends_on_seed_and_step_alone_and_seeds_and_epochs_differ():
+def test_by_length_batches_depend_only_on_seed_and_step_and_seeds_and_epochs_differ():
     rows = table(lengths(300, most=6))
     together = ByLength().build(rows, 16, [3, 9])
     alone = ByLength().build(rows, 16, [9])
@@ -169,7 +169,7 @@ def test_by_length_it_depends_on_seed_and_step_alone_and_seeds_and_epochs_differ
     assert one != two
 
 
-def test_by_length_hardly_anything_is_filled_up():
+def test_by_length_there_is_little_padding():
     rows = table(lengths(2000))
     slots = {}
     for spec in (Shuffled(), ByLength()):
@@ -178,7 +178,7 @@ def test_by_length_hardly_anything_is_filled_up():
     assert slots["by-length"] < 1.03 * rows.lengths_on_host.sum() < slots["shuffled"]
 
 
-def test_by_length_a_step_to_be_recorded_has_few_shapes_the_same_rows_and_never_asks_for_a_number():
+def test_by_length_a_recordable_step_reads_the_same_rows_in_few_shapes_without_synchronising():
     rows = table(lengths(200))
     recorded, plain = (ByLength().build(rows, 8, [0, 1]) for _ in range(2))
     recorded._recordable = True

@@ -1,4 +1,4 @@
-"""Tables as strangers save them: delimiters, encodings, JSON lines, rows that do not fit, headers that are none."""
+"""Unusual tables: delimiters, encodings, JSON lines, rows of the wrong width, missing headers."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def csv_of(delimiter: str, header: bool = True) -> str:
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("header", [True, False])
-def test_delimiters_are_found_and_said(tmp_path: Path, delimiter, header, caplog):
+def test_delimiters_are_detected_and_reported(tmp_path: Path, delimiter, header, caplog):
     path = tmp_path / "t.csv"
     path.write_text(csv_of(delimiter, header), "utf-8")
     columns = ("text", "label") if header else (1, 2)
@@ -37,7 +37,7 @@ def test_delimiters_are_found_and_said(tmp_path: Path, delimiter, header, caplog
     assert labelled_rows(path, *columns, format=TableFormat(delimiter=delimiter)) == ROWS
 
 
-def test_excel_says_what_separates_and_old_macs_have_line_ends_of_their_own(tmp_path: Path):
+def test_excels_separator_line_and_old_mac_line_ends(tmp_path: Path):
     (tmp_path / "excel.csv").write_text("sep=;\n" + csv_of(";"), "utf-8")
     (tmp_path / "mac.csv").write_bytes(csv_of(",").replace("\n", "\r").encode())
     for name in ("excel.csv", "mac.csv"):
@@ -48,14 +48,14 @@ def test_excel_says_what_separates_and_old_macs_have_line_ends_of_their_own(tmp_
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_what_is_told_by_its_first_bytes_is_read(tmp_path: Path, encoding, caplog):
+def test_encodings_recognisable_by_their_first_bytes_are_read(tmp_path: Path, encoding, caplog):
     path = tmp_path / "t.csv"
     path.write_bytes(csv_of(",").encode(encoding))
     assert labelled_rows(path, "text", "label") == ROWS
     assert bool(caplog.records) == ("16" in encoding or "32" in encoding)
 
 
-def test_other_encodings_are_refused_with_the_key_that_reads_them(tmp_path: Path):
+def test_other_encodings_are_refused_with_the_key_to_set(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_bytes(csv_of(",").encode("cp1252"))
     with pytest.raises(UserError, match=r"not UTF-8 text: byte 0xef at offset \d+.*data.encoding=cp1252"):
@@ -67,7 +67,7 @@ def test_other_encodings_are_refused_with_the_key_that_reads_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("encoding", ["no-such", "rot13", "zip", "hex", ""])
-def test_an_encoding_that_is_none_is_refused_before_anything_is_read(encoding):
+def test_an_unknown_encoding_is_refused_before_anything_is_read(encoding):
     for spec in (
         Labelled(source="files", path="x", encoding=encoding),
         Text(source="files", path="x", encoding=encoding),
@@ -98,7 +98,7 @@ def test_json_lines_and_lists(tmp_path: Path):
         ("[" * 3000, "is not JSON"),
     ],
 )
-def test_json_that_is_no_table_is_refused_in_words(tmp_path: Path, content, words):
+def test_json_that_is_no_table_is_refused_with_a_message(tmp_path: Path, content, words):
     (tmp_path / "t.jsonl").write_text(content, "utf-8")
     with pytest.raises(UserError, match=words):
         labelled_rows(tmp_path / "t.jsonl", "text", "label")
@@ -116,11 +116,11 @@ def test_a_row_wider_than_the_header_is_refused_with_its_line(tmp_path: Path):
     path.write_text("fine film,good\nHello, nice film,good\nbad one,bad\n", "utf-8")
     with pytest.raises(UserError, match=r"line 2: 3 cells .* most rows have 2"):
         labelled_rows(path, 1, 2)
-    path.write_text("text,label\nfine film,good,,\nbad one,bad,\n", "utf-8")  # as spreadsheets fill rows up
+    path.write_text("text,label\nfine film,good,,\nbad one,bad,\n", "utf-8")  # spreadsheets fill rows with empty cells
     assert labelled_rows(path, "text", "label") == [Row("fine film", "good"), Row("bad one", "bad")]
 
 
-def test_a_name_that_two_columns_have_is_refused_where_it_is_asked_for(tmp_path: Path):
+def test_an_ambiguous_column_name_is_refused_if_it_is_used(tmp_path: Path):
     path = tmp_path / "t.csv"
     path.write_text("text,text,label\na b,c d,x\ne f,g h,y\n", "utf-8")
     with pytest.raises(UserError, match=r"data.text=text: 2 columns .*\(1, 2\).*data.text=1 data.header=true"):
@@ -128,7 +128,7 @@ def test_a_name_that_two_columns_have_is_refused_where_it_is_asked_for(tmp_path:
     assert [row.text for row in labelled_rows(path, 2, "label", True)] == ["c d", "g h"]
 
 
-def test_a_header_taken_for_a_row_is_refused_and_a_row_taken_for_a_header_is_said(tmp_path: Path, caplog):
+def test_a_header_read_as_a_row_is_refused_and_a_row_read_as_a_header_is_reported(tmp_path: Path, caplog):
     path = tmp_path / "t.csv"
     path.write_text("text,label\na b,x\nc d,y\n", "utf-8")
     with pytest.raises(UserError, match=r"line 1 \(text \| label\) looks like a header.*data.header=true"):
@@ -144,7 +144,7 @@ def test_a_header_taken_for_a_row_is_refused_and_a_row_taken_for_a_header_is_sai
     assert "read as a header (data.header=true), but 'x' also occurs below" in caplog.text
 
 
-def test_empty_cells_are_counted_refused_and_dropped_where_that_is_said(tmp_path: Path, caplog):
+def test_empty_cells_are_counted_and_refused_or_dropped_if_set(tmp_path: Path, caplog):
     path = tmp_path / "t.csv"
     path.write_text("text,label\na b,x\n,y\nc d,\ne f,y\n", "utf-8")
     with pytest.raises(UserError, match=r"line 3: column 'text' is empty \(2 of 4 rows .*data.empty=drop"):
@@ -165,7 +165,7 @@ def test_empty_cells_are_counted_refused_and_dropped_where_that_is_said(tmp_path
         (r'{"text": "a", "label": "b", "\udfff": 1}', r"\\udfff is half of a surrogate pair"),
     ],
 )
-def test_json_that_python_cannot_hold_or_write(tmp_path: Path, content: str, said: str):
+def test_json_values_that_python_cannot_read_or_write(tmp_path: Path, content: str, said: str):
     path = tmp_path / "t.json"
     path.write_text(content, "utf-8")
     with pytest.raises(UserError, match=said):
@@ -174,17 +174,17 @@ def test_json_that_python_cannot_hold_or_write(tmp_path: Path, content: str, sai
     assert labelled_rows(path, "text", "label") == [Row("\U0001f600", "b")]
 
 
-def test_the_last_ending_says_what_a_file_is(tmp_path: Path):
+def test_the_last_suffix_determines_the_format(tmp_path: Path):
     (tmp_path / "t.json.csv").write_text("text,label\na,b\n", "utf-8")
     assert labelled_rows(tmp_path / "t.json.csv", "text", "label") == [Row("a", "b")]
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("2", 2), ("text", "text"), ("²", "²"), ("9" * 5000, "9" * 5000)])
-def test_columns_as_they_are_typed(typed: str, meant: int | str):
+def test_columns_are_names_or_numbers(typed: str, meant: int | str):
     assert column_of(typed) == meant
 
 
-def test_classes_that_may_be_one_are_said():
+def test_classes_that_may_be_the_same_are_reported():
     said = doubts_about_labels(["0", "0", "0.0", "1", "Good", "good", "nan"])
     assert len(said) == 3
     assert "'0' (2) and '0.0' (1) are the same number" in said[0]
@@ -193,7 +193,7 @@ def test_classes_that_may_be_one_are_said():
     assert not doubts_about_labels(["a", "b", "1", "2", "10", "inf"])
 
 
-def test_sentences_are_said_once(caplog):
+def test_messages_are_shown_once(caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             progress.say_once("only once")

@@ -30,7 +30,7 @@ def test_columns_by_name_and_by_number(table):
     assert labelled_rows(table("fine film\tgood\nnot this\tbad"), 1, 2, header=False) == rows
 
 
-def test_quotes_mean_something_in_csv_and_nothing_in_tsv(table):
+def test_quotes_are_special_in_csv_and_not_in_tsv(table):
     quoted = table('text,label\n"a, ""b""\nc",x\nd,"y"\n', "table.csv")
     assert labelled_rows(quoted, "text", "label", True) == [Row('a, "b"\nc', "x"), Row("d", "y")]
     plain = table('"To be\tx\nor not"\ty\n')
@@ -97,7 +97,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_tables_are_refused_in_words(table, case):
+def test_bad_tables_are_refused_with_a_message(table, case):
     content, asked, words = BAD[case]
     with pytest.raises(UserError, match=words):
         labelled_rows(table(content), *asked)
@@ -108,6 +108,6 @@ def test_lines_are_counted_across_quoted_line_ends(table):
         labelled_rows(table('t,l\n"a\nb",x\nc,\n', "table.csv"), 1, 2, True)
 
 
-def test_half_a_quotation_is_not_csv(table):
+def test_an_unclosed_quotation_is_not_csv(table):
     with pytest.raises(UserError, match="line 2: this is not CSV"):
         labelled_rows(table('t,l\n"a,x\n', "table.csv"), 1, 2, True)

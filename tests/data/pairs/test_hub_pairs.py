@@ -1,4 +1,4 @@
-"""Pairs from the hub: two columns, or two parts of one; and what only the user can know."""
+"""Pairs from the hub: two columns, or two fields of one; and settings that only the user can know."""
 
 import pytest
 from hub_server import HubServer
@@ -48,13 +48,13 @@ def test_parquet_with_both_sides_in_one_column(hub: HubServer, tmp_path):
         ({"train.csv": FILES["train.csv"]}, None, "which columns"),
     ],
 )
-def test_what_cannot_be_told_is_asked(hub: HubServer, files, direction, words):
+def test_ambiguous_columns_are_refused_with_a_question(hub: HubServer, files, direction, words):
     hub.add("dataset", "me/set", files)
     with pytest.raises(UserError, match=words):
         read_pairs("hub", "me/set", Sides(direction))
 
 
-def test_a_recipe_needs_the_name_and_the_direction():
+def test_a_recipe_needs_a_name_and_a_direction():
     tree = {"model": {"kind": "encoder-decoder"}, "data": {"kind": "pairs", "source": "hub", "path": "me/set"}}
     with pytest.raises(InvalidError, match="needs a path and a direction"):
         from_tree(tree, "test")

@@ -1,4 +1,4 @@
-"""Batches of pairs: a pure function of the step, every pair once in an epoch, in shapes that are few."""
+"""Batches of pairs: a pure function of the step, every pair once per epoch, few shapes."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def built(pairs, seeds=(0,), longest=40, **settings):
 
 
 @pytest.mark.parametrize("equal", ["tokens", "rows"])
-def test_an_epoch_has_every_pair_and_about_as_much_in_every_step(pairs, equal):
+def test_an_epoch_has_every_pair_in_steps_of_similar_size(pairs, equal):
     sampler, seen, slots = built(pairs, equal=equal), [], set()
     for step in range(sampler.steps_per_epoch):
         batch = sampler.at(step)
@@ -43,7 +43,7 @@ def test_an_epoch_has_every_pair_and_about_as_much_in_every_step(pairs, equal):
     assert max(slots) <= (2 * min(slots) if equal == "tokens" else 4)
 
 
-def test_what_is_asked_is_what_follows_and_padding_is_told(pairs):
+def test_targets_are_the_next_tokens_and_padding_is_masked(pairs):
     batch = built(pairs).at(5)
     assert (batch.inputs[..., 0] == END).all()
     assert torch.equal(batch.inputs[..., 1:], batch.targets[..., :-1])
@@ -51,10 +51,10 @@ def test_what_is_asked_is_what_follows_and_padding_is_told(pairs):
     assert (batch.targets.gather(2, lengths[..., None] - 1) == END).all()
     assert (batch.sources.gather(2, batch.source_mask.sum(2, keepdim=True) - 1) == END).all()
     first = batch.sources[0, :, 0]
-    assert torch.equal(batch.targets[0, :, 0], first + 1)  # sources and targets of one pair
+    assert torch.equal(batch.targets[0, :, 0], first + 1)  # source and target are of the same pair
 
 
-def test_a_replica_reads_what_its_seed_reads_whoever_is_beside_it(pairs):
+def test_a_replica_reads_the_same_alone_as_in_a_population(pairs):
     both, alone = built(pairs, seeds=(3, 8)), built(pairs, seeds=(8,))
     for step in (0, 7, 100):
         for name in ("inputs", "targets", "sources", "source_mask"):
@@ -62,20 +62,20 @@ def test_a_replica_reads_what_its_seed_reads_whoever_is_beside_it(pairs):
     assert any(not torch.equal(both.at(s).sources[0], both.at(s).sources[1]) for s in range(5))
 
 
-def test_a_step_of_one_shape_is_computed_from_its_number_alone(pairs):
+def test_a_batch_of_one_shape_depends_only_on_its_step(pairs):
     sampler = built(pairs)
     for step in range(0, 3 * sampler.steps_per_epoch, 7):
         one = sampler.of_shape(sampler.shape_of(step)).at(torch.tensor(step, dtype=torch.int32))
         assert torch.equal(one.sources, sampler.at(step).sources)
 
 
-def test_parts_are_the_batch(pairs):
+def test_the_parts_make_up_the_batch(pairs):
     batch = built(pairs).at(2)
     parts = [batch.part(k, 2) for k in range(2)]
     assert torch.equal(torch.cat([p.sources for p in parts], 1), batch.sources) and parts[1].first_row > 0
 
 
-def test_pairs_that_are_too_long_are_left_out_and_if_all_are_that_is_said(pairs):
+def test_pairs_that_are_too_long_are_left_out_and_it_is_an_error_if_all_are(pairs):
     sampler = built(pairs, longest=10)
     assert max(sampler.at(s).inputs.shape[2] for s in range(sampler.steps_per_epoch)) <= 10
     with pytest.raises(UserError, match="set model"):
@@ -83,7 +83,7 @@ def test_pairs_that_are_too_long_are_left_out_and_if_all_are_that_is_said(pairs)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_other_widths_take_fewer_slots(seed):
+def test_the_chosen_widths_have_the_least_padding(seed):
     rng = np.random.default_rng(seed)
     lengths, enough = rng.integers(1, 9, size=30), int(rng.integers(1, 12))
 
@@ -96,6 +96,6 @@ def test_no_other_widths_take_fewer_slots(seed):
     assert slots(least_padding(lengths, 3, enough)) == min(map(slots, others))
 
 
-def test_pairs_of_thousands_of_lengths_are_grouped_at_once():
-    """By a loop over all pairs of lengths it takes half a minute, every time."""
+def test_pairs_of_thousands_of_lengths_are_grouped_quickly():
+    """A loop over all pairs of lengths would take half a minute each time."""
     assert len(least_padding(np.arange(1, 4001), 8, 50)) == 8

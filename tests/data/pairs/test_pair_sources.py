@@ -1,4 +1,5 @@
-"""Where pairs come from: rules beside their oracles, files and tables, and every way in which they can be wrong."""
+"""Sources of pairs: generators compared with independent rules, files and tables, and everything that can be wrong with
+them."""
 
 import gzip
 import re
@@ -59,7 +60,7 @@ def test_numbers_in_words(n, english, french):
 
 
 @pytest.mark.parametrize("source", ["pig-latin", "numbers-en-fr"])
-def test_embedded_sets_hold_out_sources_that_train_has_not(source):
+def test_embedded_data_sets_hold_out_sources_that_are_not_in_train(source):
     splits = read_pairs(source, None, Sides())
     assert list(splits) == ["train", "valid", "test"] and min(map(len, splits.values())) > 500
     sources = [{pair.source for pair in pairs} for pairs in splits.values()]
@@ -88,20 +89,20 @@ def test_parallel_files_tables_and_gzip_give_the_same_pairs(tmp_path):
 
 
 @pytest.mark.parametrize("at", [3, 40, 79])
-def test_files_that_part_are_told_where(tmp_path, at):
+def test_the_line_where_files_diverge_is_named(tmp_path, at):
     write(tmp_path, "train.en", EN)
     write(tmp_path, "train.fr", FR[:at] + FR[at + 1 :])
     with pytest.raises(UserError, match=rf"80 lines and 'train.fr' has 79.*diverge at line {at + 1}$"):
         read_pairs("files", str(tmp_path), Sides("en-fr"))
 
 
-def test_of_files_that_part_twice_the_first_place_is_told():
-    """One line is missing at 30, another at 55: neither part of the file is moved by both."""
+def test_of_files_that_diverge_twice_the_first_line_is_named():
+    """One line is missing at 30, another at 55; most lines are shifted by at most one."""
     line = find_divergence(EN, FR[:29] + FR[30:54] + FR[55:])
     assert line is not None and abs(line - 30) <= 1
 
 
-def test_long_files_are_told_apart_by_some_of_their_lines():
+def test_the_line_where_long_files_diverge():
     ours = [f"{'very ' * (k * k % 11)}{k % 97}" for k in range(60_000)]
     theirs = [line.replace("very", "bien") for line in ours]
     assert find_divergence(ours, theirs[:41_234] + theirs[41_235:]) == 41_235
@@ -109,8 +110,8 @@ def test_long_files_are_told_apart_by_some_of_their_lines():
 
 @pytest.mark.parametrize("by", [1, -1, 3, -3])
 @pytest.mark.parametrize("at", [1, 400])
-def test_a_side_that_has_slipped_is_found_with_the_row_and_by_how_much(by, at):
-    """Of 700 rows, from the first on or from the 400th."""
+def test_a_shifted_side_is_found_with_its_row_and_shift(by, at):
+    """In 700 rows, from the first row or from the 400th."""
     english, french = (
         [word(k * 7919 % 100_000) for k in range(710)] for word in (numbers_en_fr.english, numbers_en_fr.french)
     )
@@ -119,7 +120,7 @@ def test_a_side_that_has_slipped_is_found_with_the_row_and_by_how_much(by, at):
     assert found is not None and found.by == by and abs(found.row - at) <= 25
 
 
-def test_lines_that_belong_together_have_not_slipped_and_those_of_a_sorted_half_differ():
+def test_matching_lines_have_no_shift_and_a_sorted_half_is_a_mismatch():
     rows = [TextPair(english, french) for k in range(900) for english, french in [_in_words(k * 7919 % 100_000)]]
     assert find_shift(rows) is None and find_mismatch(rows) is None
     half = sorted(pair.target for pair in rows[450:])
@@ -134,7 +135,7 @@ def _in_words(n):
     return numbers_en_fr.english(n), numbers_en_fr.french(n)
 
 
-def test_where_files_part_is_not_guessed():
+def test_without_evidence_no_divergence_is_reported():
     assert find_divergence(["a", "b", "c"], ["x", "y"]) is None
     assert find_divergence(["same"] * 60, ["same"] * 59) is None
 
@@ -151,14 +152,14 @@ def test_where_files_part_is_not_guessed():
         ({"train.tsv": ["en\tfr", "a\tb"]}, "1-2", "looks like a header"),
     ],
 )
-def test_bad_files_are_told_in_words(tmp_path, files, direction, message):
+def test_bad_files_are_refused_with_a_message(tmp_path, files, direction, message):
     for name, lines in files.items():
         write(tmp_path, name, lines)
     with pytest.raises(UserError, match=message):
         read_pairs("files", str(tmp_path), Sides(direction))
 
 
-def test_what_a_folder_has_besides_is_told(tmp_path, caplog):
+def test_unused_files_of_a_folder_are_reported(tmp_path, caplog):
     for name in ("train", "validation", "newstest"):
         write(tmp_path, f"{name}.en", EN)
         write(tmp_path, f"{name}.fr", FR)
@@ -197,7 +198,7 @@ def test_a_file_in_another_encoding_is_refused(tmp_path):
         read_pairs("files", str(tmp_path), Sides("en-fr"))
 
 
-def test_filters_drop_and_count_what_they_say_and_nothing_else():
+def test_filters_drop_and_count_only_what_they_name():
     good = [TextPair("six", "six"), TextPair("New York", "New York"), TextPair("a < b", "a < b, donc")]
     bad = {
         "metadata": TextPair("<title>a", "<title>b"),
@@ -223,7 +224,7 @@ def loaded(path, tokenizer, target_tokenizer=None):
 
 
 @pytest.mark.parametrize("target", [None, Word()], ids=["joint", "separate"])
-def test_tokens_are_those_of_the_texts_and_the_cache_gives_them_again(tmp_path, monkeypatch, target):
+def test_tokens_are_those_of_the_texts_and_are_cached(tmp_path, monkeypatch, target):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     write(tmp_path, "train.en", EN)
     write(tmp_path, "train.fr", FR)
@@ -241,19 +242,19 @@ def test_tokens_are_those_of_the_texts_and_the_cache_gives_them_again(tmp_path, 
     assert first.tokenizer.to_json() == again.tokenizer.to_json()
 
 
-def test_nothing_left_to_train_on_says_why(tmp_path):
+def test_if_nothing_is_left_to_train_on_the_reason_is_given(tmp_path):
     write(tmp_path, "train.tsv", ["<a>\t<b>"] * 3)
     with pytest.raises(UserError, match=re.escape("data.filters dropped 3 metadata")):
         dataset.load("files", str(tmp_path), Sides(), Filters(), 0.1, Char(), None)
 
 
-def test_some_rows_of_train_are_among_more_of_them_and_what_is_held_out_stays(tmp_path, monkeypatch):
+def test_smaller_subsets_of_train_are_nested_and_held_out_rows_stay(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     write(tmp_path, "train.tsv", [f"s{k}\tt{k}" for k in range(40)])
 
     def sources(most):
         found = dataset.load("files", str(tmp_path / "train.tsv"), Sides(), Filters(), 0.2, Word(), None, most)
-        assert [pair.source for pair in found.files["train"]] == [f"s{k}" for k in range(40)]  # as audits see them
+        assert [pair.source for pair in found.files["train"]] == [f"s{k}" for k in range(40)]  # as audits read them
         return [found.split(split).source.texts for split in ("train", "valid")], found.identity
 
     ((whole, held_out), one), ((few, still), two), ((fewer, _), _) = (sources(most) for most in (None, 20, 5))

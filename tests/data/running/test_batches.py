@@ -27,7 +27,7 @@ def test_targets_are_the_next_tokens(spec: BatchSpec, length: int, segment: int,
 # Crops
 
 
-def test_replicas_together_see_what_each_sees_alone():
+def test_replicas_read_the_same_together_as_alone():
     seeds = [11, 5, 0, 7]
     together = Crops().build(TOKENS, 16, 8, seeds)
     for step in (0, 1, 999):
@@ -36,7 +36,7 @@ def test_replicas_together_see_what_each_sees_alone():
             assert torch.equal(together.at(step).inputs[replica], alone.inputs[0])
 
 
-def test_seeds_and_steps_see_different_crops():
+def test_seeds_and_steps_read_different_crops():
     sampler = Crops().build(TOKENS, 16, 8, [1, 2])
     first, second = sampler.at(0).inputs, sampler.at(1).inputs
     assert not torch.equal(first[0], first[1])
@@ -73,10 +73,10 @@ def test_streams_cover_the_text_in_order(length: int, segment: int, batch: int):
     stream = length // batch
     for row in range(batch):
         assert torch.equal(read[row], torch.arange(row * stream, row * stream + read.shape[1]))
-    assert stream - 1 - read.shape[1] < segment  # what is not read is too short for one more segment
+    assert stream - 1 - read.shape[1] < segment  # the rest is too short for another segment
 
 
-def test_epochs_begin_again():
+def test_epochs_start_again():
     sampler = Contiguous().build(TOKENS, 10, 4, [0, 1])
     assert sampler.steps_per_epoch == 24
     assert [step for step in range(100) if sampler.at(step).begins] == [0, 24, 48, 72, 96]
@@ -89,7 +89,7 @@ def test_every_seed_reads_the_same_order():
     assert torch.equal(made.inputs[:1], Contiguous().build(TOKENS, 10, 4, [9]).at(7).inputs)
 
 
-def test_shifted_streams_go_on_within_a_pass_and_every_pass_is_cut_elsewhere():
+def test_shifted_streams_are_contiguous_and_each_pass_is_cut_elsewhere():
     sampler, again = (ShiftedContiguous().build(TOKENS, 10, 4, [seed]) for seed in (0, 5))
     steps = sampler.steps_per_epoch
     assert steps == 24
@@ -137,7 +137,7 @@ def test_streams_of_too_short_a_text():
 # Parts
 
 
-def test_parts_are_the_whole():
+def test_the_parts_make_up_the_batch():
     whole = Crops().build(TOKENS, 16, 12, [0, 1]).at(0)
     parts = [whole.part(k, 3) for k in range(3)]
     assert whole.first_row == 0

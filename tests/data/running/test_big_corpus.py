@@ -1,4 +1,5 @@
-"""Corpora of any size: the same tokens whatever way they are cut, kept small, told of, and cleared."""
+"""Corpora of any size: the same tokens however they are split into pieces, stored compactly, with progress, and
+cleared."""
 
 import os
 import random
@@ -39,12 +40,12 @@ def by_the_library(tokenizer: Tokenizer, text: str) -> Tokens:
 @pytest.mark.parametrize("spec", [*SPECS, Char()], ids=repr)
 @settings(max_examples=40, deadline=None)
 @given(text=TEXTS)
-def test_tokens_that_are_looked_up_are_those_of_the_library(spec, text):
+def test_memoised_tokens_equal_those_of_the_library(spec, text):
     tokenizer = spec.learn(LEARNT)
     if isinstance(spec, Char) and not spec.unknown:
         text = "".join(letter for letter in text if letter in LEARNT)
     ours, theirs = tokenizer.encode(text), by_the_library(tokenizer, text)
-    if isinstance(spec, Char) and spec.unknown:  # the library has five letters for <unk>
+    if isinstance(spec, Char) and spec.unknown:  # the library reads <unk> as five characters
         assert ours.ids.tolist() == theirs.ids.tolist()
         assert ours.bytes.tolist() == [len(letter.encode()) for letter in text]
         return
@@ -53,7 +54,7 @@ def test_tokens_that_are_looked_up_are_those_of_the_library(spec, text):
 
 
 @pytest.mark.parametrize("spec", [*SPECS, Char()], ids=repr)
-def test_what_is_kept_is_what_was_cut_whatever_the_pieces(spec, monkeypatch: pytest.MonkeyPatch):
+def test_cached_tokens_do_not_depend_on_the_pieces(spec, monkeypatch: pytest.MonkeyPatch):
     draw = random.Random(0)
     text = "".join(draw.choice(LEARNT) for _ in range(3000)) + " " + "w" * 700 + "  \n "
     tokenizer = spec.learn(LEARNT + "w")
@@ -86,7 +87,7 @@ def words(count: int) -> str:
 @pytest.mark.parametrize(
     ("spec", "most"), [(Char(), 1.2), (Byte(), 1.2), (Word(), 1.0), (Bpe(size=400), 1.2)], ids=repr
 )
-def test_a_corpus_is_kept_in_about_a_byte_a_letter_and_mapped_where_it_is_large(kept, spec, most, monkeypatch):
+def test_a_corpus_is_stored_in_about_a_byte_per_character_and_mapped_if_it_is_large(kept, spec, most, monkeypatch):
     (kept / "t.txt").write_text(words(8000))
     monkeypatch.setattr(cache, "MIN_MAPPED", 1 << 10)
     for _ in range(2):
@@ -96,10 +97,10 @@ def test_a_corpus_is_kept_in_about_a_byte_a_letter_and_mapped_where_it_is_large(
     assert entry.is_current and entry.size < most * (kept / "t.txt").stat().st_size + 30_000
     assert made.tokenizer.decode(made.split("valid").ids).split() == made.texts["valid"].split()
     assert cache.clear(cache.entries()) == entry.size and not cache.entries()
-    assert int(made.split("train").ids.sum()) > 0  # what is mapped stays until nobody needs it
+    assert int(made.split("train").ids.sum()) > 0  # mapped files stay readable after they are removed
 
 
-def test_clearing_the_cache_removes_nothing_that_others_have_put_there(kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_clearing_the_cache_removes_only_headways_files(kept: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(kept))
     (kept / "thesis-2024").mkdir()
     for name in ("t.txt", "thesis-2024/chapter.tex", "runs/demo/run.json", "trained/notes.txt"):
@@ -113,7 +114,7 @@ def test_clearing_the_cache_removes_nothing_that_others_have_put_there(kept: Pat
     assert len(gone) == 2 and gone > {"runs"} and (kept / "runs/demo/run.json").exists()
 
 
-def test_how_far_it_is_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_progress_of_tokenising_is_reported(kept: Path, monkeypatch: pytest.MonkeyPatch):
     (kept / "t.txt").write_text(words(2000))
     for module in (letters, tokenizers, tokenizer_kinds):
         monkeypatch.setattr(module, "PIECE", 1000)
@@ -127,14 +128,14 @@ def test_how_far_it_is_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("spec", [Word(), Bpe(size=300)], ids=repr)
-def test_how_far_learning_is_is_told(spec):
+def test_the_progress_of_learning_a_vocabulary_is_reported(spec):
     told: list[tuple[str, int, int]] = []
     with progress.listening(lambda *one: told.append(one)):
         spec.learn(text := words(2000))
     assert told and told[-1][1:] == (len(text), len(text)) and "counting" in told[0][0]
 
 
-def test_a_corpus_is_cut_without_another_copy_of_it():
+def test_a_corpus_is_split_without_a_copy_of_it():
     text = "x" * 4_000_000 + "\n"
     tracemalloc.start()
     try:
@@ -145,7 +146,7 @@ def test_a_corpus_is_cut_without_another_copy_of_it():
     assert "".join(splits.values()) == text
 
 
-def test_a_letter_that_comes_first_in_valid_has_a_remedy(kept: Path):
+def test_the_error_for_a_character_missing_in_train_names_a_remedy(kept: Path):
     (kept / "set").mkdir()
     (kept / "set" / "train.txt").write_text("plain words\n" * 20)
     (kept / "set" / "valid.txt").write_text("plain\nwörds ☃\n")
@@ -172,7 +173,7 @@ def test_encodings_of_running_text(kept: Path, spec, encoding):
             load("files", str(kept / "t.txt"), 0.1, spec)
 
 
-def test_words_of_a_large_vocabulary_are_learnt_as_before():
+def test_a_large_vocabulary_of_words_is_learnt_as_before():
     text = words(3000) + "\n" + LEARNT
     for spec in (Word(), Word(lower=True), Word(punctuation="apart"), Word(size=9)):
         from tokenizers import trainers
@@ -222,6 +223,6 @@ def test_three_hundred_megabytes(tmp_path: Path, spec, seconds):
         given, capture_output=True, text=True, check=True, env={**os.environ, "HEADWAY_CACHE": str(tmp_path / "c")}
     )
     assert time.monotonic() - began < seconds
-    assert int(told.stdout) < 1_600_000  # kB: the text, its two parts, and tokens that are mapped
+    assert int(told.stdout) < 1_600_000  # kB: the text, its two parts, and mapped tokens
     assert sum(path.stat().st_size for path in (tmp_path / "c").iterdir()) < 400_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -16,7 +16,7 @@ LINES = "".join(f"line {i} of the text, naïve and long\n" for i in range(200))
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache's folder, which does not exist yet."""
+    """The folder of the cache, which does not exist yet."""
     folder = tmp_path / "some" / "cache"
     monkeypatch.setenv("HEADWAY_CACHE", str(folder))
     return folder
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by one whenever a corpus is made rather than found."""
+    """A list that grows when a corpus is tokenised instead of read from the cache."""
     made: list[str] = []
     make = corpus._tokenise
 
@@ -56,14 +56,14 @@ def same(a: corpus.Corpus, b: corpus.Corpus) -> bool:
 
 
 @pytest.mark.parametrize("spec", [Char(), Word(size=20), Bpe(size=300)], ids=repr)
-def test_the_second_time_it_is_found(kept: Path, file: Path, tokenised: list[str], spec: TokenizerSpec):
+def test_the_second_time_it_is_read_from_the_cache(kept: Path, file: Path, tokenised: list[str], spec: TokenizerSpec):
     first = load("files", str(file), 0.1, spec)
     second = load("files", str(file), 0.1, spec)
     assert tokenised == ["mine.txt"]
     assert same(first, second)
     assert first.name == second.name == "mine.txt"
     assert all(array.flags.writeable for tokens in second.splits.values() for array in (tokens.ids, tokens.bytes))
-    assert [path.name.split("-")[0] for path in kept.iterdir()] == ["text"]  # nothing half-written is left
+    assert [path.name.split("-")[0] for path in kept.iterdir()] == ["text"]  # no partial file is left
 
 
 def test_found_by_content_not_by_name(kept: Path, file: Path, tokenised: list[str], tmp_path: Path):
@@ -80,7 +80,7 @@ def test_found_by_content_not_by_name(kept: Path, file: Path, tokenised: list[st
     assert len(tokenised) == 5
 
 
-def test_only_train_is_learnt_from(kept: Path, tmp_path: Path):
+def test_vocabularies_are_learnt_from_train_only(kept: Path, tmp_path: Path):
     (tmp_path / "train.txt").write_text("a b c")
     (tmp_path / "valid.txt").write_text("a d")
     loaded = load("files", str(tmp_path), 0.1, Word())
@@ -90,7 +90,7 @@ def test_only_train_is_learnt_from(kept: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
-def test_a_damaged_entry_is_made_again(
+def test_a_damaged_entry_is_computed_again(
     kept: Path, file: Path, tokenised: list[str], damage: str, caplog: pytest.LogCaptureFixture
 ):
     first = load("files", str(file), 0.1, Char())
@@ -112,7 +112,7 @@ def test_a_damaged_entry_is_made_again(
     assert not caplog.records
 
 
-def test_a_cache_that_cannot_be_written_costs_one_line(
+def test_a_cache_that_cannot_be_written_is_one_warning(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "blocked").write_text("a file where the folder should be")
@@ -137,7 +137,7 @@ def test_a_full_disk_leaves_nothing_behind(
     assert "No space left" in caplog.text
 
 
-def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_place_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("HEADWAY_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -156,7 +156,7 @@ def test_an_unknown_split_gets_the_nearest_name(kept: Path, file: Path):
         loaded.split("test")
 
 
-def test_an_embedded_corpus_goes_by_its_name(kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_embedded_corpus_is_identified_by_its_name(kept: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sources.EMBEDDED, "python-docs", lambda: {"train": LINES, "valid": "text\n", "test": "long\n"})
     loaded = load("python-docs", None, 0.1, Bpe(size=300))
     assert loaded.name == "python-docs"

@@ -1,4 +1,4 @@
-"""Datasets by name: which files, which split, which column; and the same through the command line and HF_ENDPOINT."""
+"""Datasets by name: which files, which split, which column; also through the command line and HF_ENDPOINT."""
 
 import gzip
 import json
@@ -67,7 +67,7 @@ def test_parquet(hub: HubServer, tmp_path: Path):
     }
 
 
-def test_documents_may_hold_commas_quotes_and_lines_and_be_long(hub: HubServer):
+def test_documents_may_contain_commas_quotes_and_line_ends_and_be_long(hub: HubServer):
     long = "x" * 200_000
     row = f'text\n"He said ""no"", twice\nor more"\n{long}\n'.encode()
     assert read(hub, {"train.csv": row, "dev.csv": row})["train"] == f'He said "no", twice\nor more\n{long}\n'
@@ -86,7 +86,7 @@ def test_documents_may_hold_commas_quotes_and_lines_and_be_long(hub: HubServer):
         ("Training.txt", "DEV.txt", "My_Test.txt"),
     ],
 )
-def test_names_and_folders_say_the_split(hub: HubServer, names: tuple[str, str, str]):
+def test_names_and_folders_determine_the_split(hub: HubServer, names: tuple[str, str, str]):
     files = {name: word.encode() for name, word in zip(names, ("learn", "watch", "judge"), strict=True)}
     others = {"README.md": b"x", "LICENSE.txt": b"x", "dataset_infos.json": b"{}", "vocabulary.txt": b"x"}
     assert read(hub, files | others) == {"train": "learn", "valid": "watch", "test": "judge"}
@@ -97,7 +97,7 @@ def test_shards_are_joined_in_the_order_of_their_names(hub: HubServer):
     assert read(hub, files)["train"] == "0\n1\n2\n"
 
 
-def test_where_there_is_no_valid_the_end_of_train_is_held_out(hub: HubServer):
+def test_without_a_valid_split_the_end_of_train_is_held_out(hub: HubServer):
     splits = read(hub, {"train.txt": LINES.encode(), "test.txt": b"judge"})
     assert list(splits) == ["train", "valid", "test"]
     assert splits["train"] + splits["valid"] == LINES
@@ -109,7 +109,7 @@ def test_files_that_name_no_split_are_all_train(hub: HubServer):
     assert splits["train"] + splits["valid"] == "first\n" + LINES
 
 
-def test_one_of_several_sets_is_chosen_by_its_folder(hub: HubServer):
+def test_one_of_several_data_sets_is_chosen_by_its_folder(hub: HubServer):
     files = {f"{name}/{split}.txt": f"{name} {split}\n".encode() for name in "ab" for split in ("train", "valid")}
     said = refusal(hub, files)
     assert said.startswith("dataset 'me/set' has 2 sets: a, b; choose one, as in data.path=me/set/a")
@@ -132,7 +132,7 @@ TABLES = {"train.jsonl": b'{"sentence": "yes", "label": 1, "tags": ["a"]}\n{"sen
 TWO = {"train.csv": b"title,body\na,one\nb,two\n", "valid.csv": b"title,body\na,one\n"}
 
 
-def test_the_only_column_with_text_is_the_text(hub: HubServer):
+def test_the_only_column_with_text_is_used(hub: HubServer):
     assert read(hub, {**TABLES, "valid.jsonl": TABLES["train.jsonl"]})["train"] == "yes\nno\n"
 
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_read(hub: HubServer, files: dict[str, bytes], within: st
     assert sentence in refusal(hub, files, within)
 
 
-def test_a_parquet_file_that_is_none(hub: HubServer):
+def test_an_invalid_parquet_file(hub: HubServer):
     pytest.importorskip("pyarrow", reason="pyarrow, of the extra 'hub', is not installed")
     assert "train.parquet is not a complete parquet file" in refusal(hub, {"train.parquet": b"PAR1 nonsense"})
 
@@ -202,7 +202,7 @@ def test_parquet_without_its_library_is_refused_before_the_download(hub: HubServ
 
 
 @pytest.mark.parametrize("path", ["nobody", "me/set name", "../me/set"])
-def test_a_path_that_names_no_dataset(hub: HubServer, path: str):
+def test_a_path_that_is_no_dataset_name(hub: HubServer, path: str):
     with pytest.raises(UserError, match="is not the name of a dataset repository; expected owner/name"):
         read_splits("hub", path, 0.1)
     assert hub.asked == []

@@ -1,4 +1,4 @@
-"""What is hidden is a pure function of seed, step, row and place, and as much as was said."""
+"""Which tokens are masked is a pure function of seed, step, row and position, at the configured rate."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def rows(R: int, B: int, T: int, lengths=None):
     return ids, mask
 
 
-def test_a_replica_hides_the_same_alone_and_among_others_and_in_parts():
+def test_a_replica_masks_the_same_tokens_alone_in_a_population_and_in_parts():
     ids, _ = rows(1, 8, 20)
     among = Hiding(Masking(), MARKS, WORDS, [3, 4, 5], 20, "hidden")(ids.expand(3, -1, -1), None, 7)
     alone = Hiding(Masking(), MARKS, WORDS, [4], 20, "hidden")(ids, None, 7)
@@ -47,7 +47,7 @@ def test_a_replica_hides_the_same_alone_and_among_others_and_in_parts():
         alone.part(0, 3)
 
 
-def test_padding_changes_nothing_of_what_is_hidden():
+def test_padding_does_not_change_the_masked_tokens():
     lengths = [20, 5, 3, 12]
     ids, mask = rows(2, 4, 20, lengths)
     make = Hiding(Masking(share=0.3), MARKS, WORDS, [0, 1], 24, "hidden")
@@ -62,7 +62,7 @@ def test_padding_changes_nothing_of_what_is_hidden():
     assert bool((hidden > 0).all()) and bool(mask.gather(2, short.places)[short.asked].all())
 
 
-def test_what_stands_in_the_place_of_what_is_hidden():
+def test_what_masked_tokens_are_replaced_by():
     ids, _ = rows(1, 4000, 22)
     found = Hiding(Masking(), MARKS, WORDS, [0], 22, "hidden")(ids, None, 0)
     put = found.inputs.gather(2, found.places)
@@ -75,7 +75,7 @@ def test_what_stands_in_the_place_of_what_is_hidden():
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=9), st.floats(0.05, 0.9))
-def test_what_is_hidden_in_scores_is_what_its_plain_definition_says(lengths, share):
+def test_masks_for_scoring_equal_their_plain_definition(lengths, share):
     tokenizer = Word().learn("a b c d e").with_marks()
     text = "\n".join(" ".join("abcde"[(3 * k + j) % 5] for j in range(n)) for k, n in enumerate(lengths))
     split = rows_of_lines(text, tokenizer, 14)
@@ -107,12 +107,12 @@ def test_rows():
         ({"segment": 65}, {}, "do not fit"),
     ],
 )
-def test_what_cannot_be_meant(data, model, said):
+def test_impossible_settings(data, model, said):
     with pytest.raises((ImpossibleError, UserError), match=said):
         from_tree({"data": data, "model": {"kind": "masked-language-model", **model}}, "hidden")
     with pytest.raises((ImpossibleError, UserError), match="segment, stride and state do not apply"):
         from_tree({"model": {"kind": "masked-language-model"}, "scoring": {"stride": 4}}, "hidden")
 
 
-def test_in_scores_all_that_is_chosen_is_hidden():
+def test_in_scoring_all_chosen_tokens_are_masked():
     assert ALL_HIDDEN.masked == 1 and ALL_HIDDEN.random == 0

@@ -18,7 +18,7 @@ def from_files(path: Path, valid_fraction: float = 0.1) -> dict[str, str]:
 # One file
 
 
-def test_the_end_of_a_file_is_valid_and_begins_with_a_line(tmp_path: Path):
+def test_the_end_of_a_file_is_valid_and_begins_at_a_line(tmp_path: Path):
     (tmp_path / "a.txt").write_text(LINES)
     splits = from_files(tmp_path / "a.txt")
     assert list(splits) == ["train", "valid"]
@@ -164,10 +164,10 @@ def test_an_unknown_corpus_gets_the_nearest_name_or_the_list():
         read_splits("qqq", None, 0.1)
 
 
-# Known sets
+# Known data sets
 
 
-def test_known_sets_need_headway_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_known_data_sets_need_headway_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     with pytest.raises(UserError, match="HEADWAY_DATA, which is not set"):
         read_splits("wikitext-2", None, 0.1)
@@ -183,7 +183,7 @@ def test_known_sets_need_headway_data(tmp_path: Path, monkeypatch: pytest.Monkey
         read_splits("wikitext-2", None, 0.1)
 
 
-def test_known_sets_may_be_packed_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_known_data_sets_may_be_compressed_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADWAY_DATA", str(tmp_path))
     folder = tmp_path / "wikitext-2"
     folder.mkdir()
@@ -193,14 +193,14 @@ def test_known_sets_may_be_packed_or_not(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_splits("wikitext-2", None, 0.1) == {"train": "not packed", "valid": "packed", "test": "as expected"}
 
 
-def test_a_set_without_splits_is_cut_by_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_data_set_without_splits_is_split_by_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADWAY_DATA", str(tmp_path))
     (tmp_path / "tinyshakespeare").mkdir()
     (tmp_path / "tinyshakespeare" / "input.txt").write_text("0123456789abcdefghi")
     assert read_splits("tinyshakespeare", None, 0.5) == {"train": "0123456789abcdefg", "valid": "hi"}
 
 
-def test_every_known_set_has_train_first():
+def test_the_first_split_of_every_known_data_set_is_train():
     assert all(next(iter(known.files)) == "train" for known in KNOWN_SETS.values())
     assert set(CORPORA) == {*sources.EMBEDDED, *KNOWN_SETS, "files", "hub"}
 
@@ -213,7 +213,7 @@ def test_every_known_set_has_train_first():
         ("tinyshakespeare", {"train": 1_003_854, "valid": 111_540}),
     ],
 )
-def test_real_sets_have_their_size(name: str, sizes: dict[str, int]):
+def test_known_data_sets_have_their_size(name: str, sizes: dict[str, int]):
     if not os.environ.get("HEADWAY_DATA"):
         pytest.skip("HEADWAY_DATA is not set")
     assert {split: len(text) for split, text in read_splits(name, None, 0.1).items()} == sizes
@@ -226,15 +226,15 @@ def test_speeches_have_their_splits():
     assert list(read_splits("cse256-speeches", None, 0.1)) == ["train", "test-obama", "test-wbush", "test-hbush"]
 
 
-def test_devices_and_pipes_are_no_text(tmp_path: Path):
-    """They would be read without an end, or waited for."""
+def test_devices_and_pipes_are_refused(tmp_path: Path):
+    """Reading them would never end, or block."""
     os.mkfifo(tmp_path / "pipe.txt")
     for path, what in ((tmp_path / "pipe.txt", "a pipe"), (Path("/dev/zero"), "a device")):
         with pytest.raises(UserError, match=f"cannot be read: it is {what}"):
             from_files(path)
 
 
-def test_gzip_that_becomes_more_than_any_text_is_refused_early(tmp_path: Path):
+def test_a_gzip_bomb_is_refused_early(tmp_path: Path):
     (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(bytes(100 << 20)))
     with pytest.raises(UserError, match="expands to more than 200 times its"):
         from_files(tmp_path / "bomb.txt.gz")
