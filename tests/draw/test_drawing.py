@@ -1,4 +1,4 @@
-"""Pictures as files: that everything is in them, readable and harmless."""
+"""Pictures as files: complete, readable and harmless."""
 
 import base64
 import io
@@ -57,7 +57,7 @@ def test_nothing_overlaps_and_nothing_is_outside(tokens, shape):
 
 @pytest.mark.parametrize("tokens", [5, 60])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 4), (12, 12)])
-def test_names_stand_apart(tokens, shape):
+def test_names_do_not_touch(tokens, shape):
     layout = arrange(picture(tokens, *shape))
     first = layout.maps[0]
     beside = [t for t in layout.texts if t.anchor == "end" and first.y <= t.y <= first.y + first.height + 5]
@@ -69,14 +69,14 @@ def test_names_stand_apart(tokens, shape):
     assert thinned == (len(beside) < tokens)
 
 
-def test_letters_need_not_be_turned_nor_left_out():
+def test_single_letters_are_neither_rotated_nor_left_out():
     layout = arrange(picture(60, 3, 4, name=lambda k: "abc"[k % 3]))
     first = layout.maps[0]
     above = [t for t in layout.texts if t.anchor == "middle" and t.y < first.y and t.x < first.x + first.width]
     assert len(above) == 60
 
 
-def test_numbers_stand_in_large_cells_only():
+def test_numbers_are_shown_in_large_cells_only():
     assert ">.50</text>" in svg(arrange(halves(2)), "")
     assert ">.50</text>" not in svg(arrange(halves(60)), "")
 
@@ -104,7 +104,7 @@ def test_colours_grow_darker_evenly():
     assert len(np.unique(DIFFERENCES.colours, axis=0)) > 200
 
 
-def test_blank_is_zero_and_nothing_else():
+def test_only_zero_is_blank():
     painted = WEIGHTS.paint(np.array([0.0, 1e-6, 1.0]))
     assert painted[0].tolist() == [255, 255, 255] and painted[1].tolist() != [255, 255, 255]
     assert painted[2].tolist() == WEIGHTS.colours[-1].tolist()
@@ -123,7 +123,7 @@ def test_numbers_can_be_read_on_their_colour(scale, value):
     assert max(ink, paper) / min(ink, paper) > 4.0
 
 
-def test_our_png_is_a_png():
+def test_the_png_is_valid():
     from matplotlib.image import imread
 
     pixels = np.random.default_rng(0).integers(0, 256, (3, 5, 3)).astype(np.uint8)
@@ -138,7 +138,7 @@ def maps(decoder, letters):
     return maps_of(decoder(letters.size), letters, ["<b>fox</b>"], "<i>run</i>")[0]
 
 
-def test_html_holds_everything_and_asks_for_nothing(maps, tmp_path):
+def test_html_is_complete_and_self_contained(maps, tmp_path):
     path = maps.draw().save(tmp_path / "maps.html")
     html = path.read_text("utf-8")
     assert "http" not in html and "//" not in re.sub(r'"data:[^"]*"|"data": "[^"]*"|^\s*// .*$', "", html, flags=re.M)
@@ -152,7 +152,7 @@ def test_html_holds_everything_and_asks_for_nothing(maps, tmp_path):
         assert text in html
 
 
-def test_a_sentence_of_harmful_signs_is_shown_as_it_is(decoder, words, tmp_path):
+def test_a_sentence_of_special_characters_is_shown_unchanged(decoder, words, tmp_path):
     from headway.data.vocabularies import Word
 
     tokenizer = Word().learn(HARM)
@@ -160,7 +160,7 @@ def test_a_sentence_of_harmful_signs_is_shown_as_it_is(decoder, words, tmp_path)
     gradients = gradients_of(decoder(tokenizer.size), tokenizer, HARM)
     for html in (page(maps.draw()), page(gradients.draw())):
         assert "<b>fox" not in html and "&lt;b&gt;fox&lt;/b&gt;" in html
-    maps.draw().save(tmp_path / "harm.png")  # what stands between dollars is no formula
+    maps.draw().save(tmp_path / "harm.png")  # text between dollar signs is not read as a formula
     drawn = ElementTree.fromstring(maps.draw().save(tmp_path / "harm.svg").read_text("utf-8"))
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert set(maps.tokens) <= set(texts)
@@ -191,7 +191,7 @@ def test_scripts_that_the_font_lacks_do_not_stop_a_png(tmp_path):
     assert shown.save(tmp_path / "cjk.png").stat().st_size > 1000
 
 
-def test_two_pages_in_one_notebook_do_not_meet(maps):
+def test_two_pages_in_one_notebook_do_not_conflict(maps):
     one, two = maps.draw(0)._repr_html_(), maps.draw(1)._repr_html_()
     names = [re.search(r'<div id="(look-\w+)">', html)[1] for html in (one, two)]
     assert names[0] != names[1] and names[0] not in two

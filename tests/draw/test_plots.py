@@ -1,4 +1,4 @@
-"""Planes with logarithmic axes: everything stands where its number says, and the SVG is one."""
+"""Plots with logarithmic axes: points are where their numbers put them, and the SVG is valid."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -20,7 +20,7 @@ def test_equal_factors_are_equal_distances():
     assert LEFT <= x0 < x2 <= WIDTH - RIGHT and TOP <= y2 < y0 <= HEIGHT - BOTTOM
 
 
-def test_it_is_well_formed_and_says_its_names_once():
+def test_it_is_well_formed_and_shows_each_name_once():
     lines = [PlottedLine([1, 10], [1, 2], Ink(2), "a < b", [0.5, 1], [2, 3]), PlottedLine([1, 10], [2, 4], Ink(3))]
     bars = PlottedPoints([3.0], [1.5], Ink(3), "point", [2.0], [4.0], upright=False, hollow=True)
     svg = Plot("FLOPs & more", "loss", "what it is", lines, [bars]).svg()
@@ -28,12 +28,12 @@ def test_it_is_well_formed_and_says_its_names_once():
     assert svg.count("a &lt; b") == 1 and "FLOPs &amp; more" in svg and 'aria-label="what it is"' in svg
 
 
-def test_what_is_not_finite_is_left_out():
+def test_values_that_are_not_finite_are_left_out():
     nan = float("nan")
     svg = Plot("x", "y", "l", [PlottedLine([1, 2, 3], [1, nan, 3])], [PlottedPoints([1, nan], [2, 2])]).svg()
     assert "nan" not in svg and len(circles(svg)) == 1
 
 
-def test_an_order_is_a_growing_strength():
+def test_ordered_series_get_increasingly_strong_colours():
     assert [ink.strength for ink in ramp(3)] == sorted(ink.strength for ink in ramp(3))
     assert ramp(1)[0].strength > 0
