@@ -1,4 +1,4 @@
-"""A run that left: transformers loads it, and it says what it said here."""
+"""Exported runs: transformers loads them and computes the same."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_transformers_writes_the_same_text_from_the_same_logits(train_tiny, tmp_
     assert tokenizer.decode(drawn[0]) == text
 
 
-def test_the_folder_tells_what_it_holds(workshop, tmp_path):
+def test_the_folder_documents_its_model(workshop, tmp_path):
     run = workshop.run
     made = export_run(run, "gpt2", tmp_path / "deep" / "out")
     assert sorted(file.name for file in made.folder.iterdir()) == FILES == made.files
@@ -57,14 +57,14 @@ def test_the_folder_tells_what_it_holds(workshop, tmp_path):
     assert made.step == 12
 
 
-def test_another_checkpoint_does_not_boast_with_the_scores_of_this_one(workshop, tmp_path):
+def test_scores_of_one_checkpoint_are_not_exported_with_another(workshop, tmp_path):
     made = export_run(workshop.run, "gpt2", tmp_path / "out", "8")
     assert made.step == 8
     assert "This checkpoint was not scored" in (made.folder / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_coming_back_is_bit_for_bit(train_tiny, tmp_path, kind):
+def test_importing_an_export_is_bit_identical(train_tiny, tmp_path, kind):
     run = train_tiny(tmp_path, kind, *TOKENIZERS[kind], "model.tied=false", "model.dropout=0.1")
     first = export_run(run, "gpt2", tmp_path / "first").folder
     back = import_folder(first, "back", tmp_path / "runs").run
@@ -92,7 +92,7 @@ def test_an_unknown_format_is_refused(workshop, tmp_path):
         export_run(workshop.run, "gpt-2", tmp_path / "out")
 
 
-def test_what_is_there_is_left_alone(workshop, tmp_path):
+def test_existing_folders_are_not_overwritten(workshop, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "file").touch()
     for place in ("out", "file", "."):
@@ -122,7 +122,7 @@ def test_a_failed_or_interrupted_export_leaves_nothing(workshop, tmp_path, monke
     assert snapshot(workshop.run.folder) == before
 
 
-def test_the_weights_are_no_pickle_and_say_whose_layout_they_have(workshop, tmp_path):
+def test_the_weights_are_safetensors_and_name_their_layout(workshop, tmp_path):
     folder = export_run(workshop.run, "gpt2", tmp_path / "out").folder
     with safetensors.safe_open(folder / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
@@ -130,7 +130,7 @@ def test_the_weights_are_no_pickle_and_say_whose_layout_they_have(workshop, tmp_
 
 
 @pytest.mark.parametrize("parts", [{"pooling": "pooler", "head": "linear"}, {"pooling": "mean"}])
-def test_a_classifier_leaves_as_the_bert_it_came_as(encoder_folder, reviews, tmp_path, workshop, parts):
+def test_a_classifier_is_exported_as_the_bert_it_was_imported_from(encoder_folder, reviews, tmp_path, workshop, parts):
     import torch
     from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -162,7 +162,7 @@ def test_a_classifier_leaves_as_the_bert_it_came_as(encoder_folder, reviews, tmp
     assert (again.model.layers, again.model.norm) == (2, run.recipe.model.norm)
 
 
-def test_a_classifier_that_is_no_bert_says_why(workshop, tmp_path):
+def test_a_classifier_that_is_no_bert_is_refused_with_reasons(workshop, tmp_path):
     from headway.formats.bert import why_not
     from headway.models.classifier import ClassifierSpec
 

@@ -1,4 +1,4 @@
-"""A GPT-2 that arrived: it has the logits it had, and is a run like any other."""
+"""Imported GPT-2 models: they compute the same logits, and are runs like any other."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def logits(run, ids):
         ({"activation_function": "relu", "attn_pdrop": 0.0}, {}),
     ],
 )
-def test_an_imported_model_has_its_logits_and_leaves_as_it_came(gpt2_folder, tmp_path, settings, saved):
+def test_an_imported_model_has_the_same_logits_and_is_exported_unchanged(gpt2_folder, tmp_path, settings, saved):
     folder, model = gpt2_folder(saved=saved, **settings)
     assert (folder / INDEX).exists() == bool(saved)
     run = import_folder(folder, None, tmp_path / "runs").run
@@ -52,7 +52,7 @@ def test_an_imported_model_has_its_logits_and_leaves_as_it_came(gpt2_folder, tmp
     assert {key: theirs[key] for key in ours} == ours
 
 
-def test_transformers_reads_it_again_with_its_end_of_text(gpt2_folder, tmp_path, gpt2_library):
+def test_transformers_reads_the_export_with_its_end_of_text_token(gpt2_folder, tmp_path, gpt2_library):
     from transformers import AutoTokenizer
 
     run = import_folder(gpt2_folder()[0], None, tmp_path / "runs").run
@@ -63,7 +63,7 @@ def test_transformers_reads_it_again_with_its_end_of_text(gpt2_folder, tmp_path,
     assert auto.decode(auto(text)["input_ids"]) == text
 
 
-def test_what_ours_do_not_do_is_run_by_transformers_and_said(gpt2_folder, tmp_path):
+def test_variants_that_headway_lacks_are_run_by_transformers_and_reported(gpt2_folder, tmp_path):
     folder, model = gpt2_folder(scale_attn_by_inverse_layer_idx=True)
     made = import_folder(folder, None, tmp_path / "runs")
     assert "needs what Headway's models do not support:\n  scale_attn_by_inverse_layer_idx" in made.notes[0]
@@ -73,7 +73,7 @@ def test_what_ours_do_not_do_is_run_by_transformers_and_said(gpt2_folder, tmp_pa
         torch.testing.assert_close(logits(made.run, ids), model(ids).logits, atol=1e-5, rtol=1e-5)
         for block in model.transformer.h:
             block.attn.scaling = block.attn.head_dim**-0.5
-        assert not torch.allclose(logits(made.run, ids), model(ids).logits, atol=1e-5)  # it is not left out silently
+        assert not torch.allclose(logits(made.run, ids), model(ids).logits, atol=1e-5)  # the setting is not ignored
 
 
 def test_weights_without_the_prefix_and_in_half_precision(gpt2_folder, tmp_path):
@@ -87,7 +87,7 @@ def test_weights_without_the_prefix_and_in_half_precision(gpt2_folder, tmp_path)
 
 @pytest.fixture
 def imported(gpt2_folder, workshop, tmp_path):
-    """An imported run, with the workshop's text to be scored on."""
+    """An imported run, with the workshop's text to score it on."""
     with cache_in(workshop.cache):
         changes = ["data.source=files", f"data.path={workshop.text}", "training.duration=4 steps", "training.batch=2"]
         yield import_folder(gpt2_folder()[0], "mine", tmp_path / "runs", changes)
@@ -105,13 +105,13 @@ def test_it_can_be_scored_and_sampled(imported, workshop):
     assert [r.name for r in all_runs(run.folder.parent)] == ["mine"]
 
 
-def test_a_run_folder_that_moved_still_knows_its_vocabulary(imported):
+def test_a_moved_run_folder_keeps_its_vocabulary(imported):
     moved = imported.run.folder.parent.parent / "elsewhere"
     shutil.move(imported.run.folder, moved)
     assert score_splits_again(open_run(str(moved), moved.parent))
 
 
-def test_it_can_be_trained_on(imported):
+def test_it_can_be_trained_further(imported):
     run = imported.run
     before = score_splits_again(run)[0].value
     (run,) = train([run.recipe], ["mine"], run.folder.parent, resume=True)
@@ -122,7 +122,7 @@ def test_it_can_be_trained_on(imported):
     assert "imported from theirs, trained on files, seed 0, step 4 (finished)" in card
 
 
-def test_it_says_what_nobody_told_it(gpt2_folder, tmp_path):
+def test_it_reports_what_is_unknown(gpt2_folder, tmp_path):
     made = import_folder(gpt2_folder()[0], None, tmp_path / "runs")
     assert made.notes[0].startswith(
         "data.source=python-docs, since the folder does not say what the model was trained on"
@@ -243,14 +243,14 @@ def test_a_folder_that_is_no_gpt2_is_refused_and_nothing_is_made(gpt2_folder, tm
         ("there", [], "there exists but is not a run"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(gpt2_folder, tmp_path, name, changes, words):
+def test_impossible_options_are_refused(gpt2_folder, tmp_path, name, changes, words):
     (tmp_path / "runs" / "there").mkdir(parents=True)
     with pytest.raises(UserError, match=words):
         import_folder(gpt2_folder()[0], name, tmp_path / "runs", changes)
     assert [run.name for run in (tmp_path / "runs").iterdir()] == ["there"]
 
 
-def test_what_weights_do_not_settle_may_change(gpt2_folder, tmp_path):
+def test_settings_independent_of_the_weights_may_be_changed(gpt2_folder, tmp_path):
     changes = ["model.dropout=0", "model.mixer.dropout=0", "model.mixer.backend=plain", "seed=3"]
     changes += ["model.penalty.size=2"]
     recipe = import_folder(gpt2_folder()[0], None, tmp_path / "runs", changes).run.recipe
@@ -274,7 +274,7 @@ def test_a_failed_import_leaves_nothing(gpt2_folder, tmp_path, monkeypatch, fail
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_classifier_of_others_classifies_as_it_did_and_is_looked_into(encoder_folder, tmp_path):
+def test_an_imported_classifier_computes_the_same_and_its_maps_can_be_shown(encoder_folder, tmp_path):
     from transformers import AutoTokenizer
 
     from headway.experiment.evaluate import classify_text
@@ -293,7 +293,7 @@ def test_a_classifier_of_others_classifies_as_it_did_and_is_looked_into(encoder_
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
-def test_an_encoder_without_classes_can_be_looked_into(encoder_folder, tmp_path, family):
+def test_maps_of_an_encoder_without_classes_can_be_shown(encoder_folder, tmp_path, family):
     from headway.experiment.inspect import look_at
 
     folder, _ = encoder_folder(family)
