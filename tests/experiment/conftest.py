@@ -1,4 +1,4 @@
-"""A tiny recipe, and four of it that may be trained as one population."""
+"""A tiny recipe, and four variants of it that can be trained as one population."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from headway.training.spec import TrainingSpec
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    """A tiny model on a small text; runs go to the current folder's `runs`."""
+    """A recipe of a tiny model on a small text; runs are written to `runs` in the current folder."""
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     text = tmp_path / "text.txt"

@@ -1,4 +1,5 @@
-"""The process that compiles beside a training: what it is told, how it ends, and that nothing of it ends a training."""
+"""The process that compiles in the background: what it is sent, how it ends, and that its errors never stop a
+training."""
 
 import errno
 import os
@@ -28,7 +29,7 @@ def ended(process: CompilingProcess) -> str | None:
 
 @pytest.fixture
 def another_program(monkeypatch):
-    """In its place: what it prints, and how it ends."""
+    """Replaces the compiling process by one that prints this and ends like this."""
 
     def runs(code: str) -> None:
         monkeypatch.setattr(background_compile, "own_python", lambda: (["python", "-c", code], dict(os.environ)))
@@ -45,7 +46,7 @@ def another_program(monkeypatch):
     ],
     ids=["done", "failed", "killed"],
 )
-def test_how_it_ended_is_told(another_program, code, told):
+def test_how_it_ended_is_reported(another_program, code, told):
     another_program(code)
     process = CompilingProcess(b"{}")
     assert told in (ended(process) or "") and (told != "" or ended(process) == "")
@@ -58,10 +59,10 @@ def test_one_that_hangs_ends_when_it_is_stopped(another_program):
     assert process.ended() is None
     process.stop()
     assert process.process.returncode == -9
-    process.stop()  # whoever is asked twice
+    process.stop()  # stopping twice is allowed
 
 
-def test_a_full_disk_ends_no_training(monkeypatch, base):
+def test_a_full_disk_does_not_stop_training(monkeypatch, base):
     def full(*given, **settings):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -71,13 +72,13 @@ def test_a_full_disk_ends_no_training(monkeypatch, base):
     process.stop()
 
 
-def test_packages_are_not_sent_as_if_they_were_files(monkeypatch, base):
-    """They are installed for the other process as well."""
+def test_plugins_from_packages_are_not_sent_as_files(monkeypatch, base):
+    """They are installed for the other process too."""
     file = plugins.Plugin("mine.py", "mine.py", "", "mine")
     package = plugins.Plugin("theirs==1.0", "theirs", "theirs==1.0", "theirs")
     monkeypatch.setattr(plugins, "concerning", lambda *specs: [file, package])
     with pytest.raises(UserError):
-        plugins.load_text(package.name, package.text)  # what would become of it there
+        plugins.load_text(package.name, package.text)  # what would happen in the other process
     assert b'"plugins": {"mine.py": ""}' in order_for([base], "whole")
 
 
@@ -86,8 +87,8 @@ def test_it_ends_with_the_training(monkeypatch):
     monkeypatch.setattr(background_compile.os, "_exit", left.append)
     end_with(os.getppid(), look_every=0.01)
     time.sleep(0.05)
-    assert left == []  # it is still there
-    end_with(os.getpid(), look_every=0.01)  # which is not our parent: that one is gone
+    assert left == []  # the parent is still running
+    end_with(os.getpid(), look_every=0.01)  # not the parent's process number, as if the parent had ended
     for _ in range(200):
         if left:
             break
@@ -95,8 +96,9 @@ def test_it_ends_with_the_training(monkeypatch):
     assert left == [1]
 
 
-def test_the_kind_of_a_step_is_all_that_its_time_hangs_on(base):
-    """Numbers of another kind of step would be printed for this one: how long it takes, and what compiling brings."""
+def test_the_kind_of_a_step_has_everything_its_time_depends_on(base):
+    """Otherwise the printed estimates, of the step time and the gain of compiling, would be those of a different
+    step."""
 
     def kind(*changes: str, words: int = 7, seeds: int = 1) -> str:
         made = base.with_changes(["training.device=cpu", *changes])
@@ -111,7 +113,7 @@ def test_the_kind_of_a_step_is_all_that_its_time_hangs_on(base):
 
 @pytest.fixture
 def of_several_lengths(base, tmp_path):
-    """A classifier, each of whose batches is as long as its longest text."""
+    """A classifier whose batches are each as long as their longest text."""
     table = tmp_path / "rows.tsv"
     texts = "".join(f"{'ab ' * (k % 5 + 1)}word{k}\t{'yes' if k % 2 else 'no'}\n" for k in range(60))
     table.write_text("text\tlabel\n" + texts)
@@ -120,8 +122,10 @@ def of_several_lengths(base, tmp_path):
     return base.model_validate({**base.model_dump(mode="json"), "data": data, "model": model})
 
 
-def test_batches_of_several_lengths_are_not_compiled_beside_and_that_is_said(monkeypatch, of_several_lengths):
-    """Each would have to be compiled, while the training stands still: nobody has reckoned with that."""
+def test_batches_of_several_lengths_are_not_compiled_in_the_background_which_is_reported(
+    monkeypatch, of_several_lengths
+):
+    """Every shape would be compiled while training waits, which the estimated cost does not include."""
     chosen, told = settings.choose, Told()
     monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
     trained([of_several_lengths], "rows", listeners=[told])
@@ -129,9 +133,7 @@ def test_batches_of_several_lengths_are_not_compiled_beside_and_that_is_said(mon
     assert any(text.startswith("not compiled: batches have several lengths") for text in said)
 
 
-def test_a_length_that_cannot_be_compiled_after_others_could_be_is_trained_without(
-    monkeypatch, of_several_lengths, caplog
-):
+def test_if_a_later_length_cannot_be_compiled_training_continues_uncompiled(monkeypatch, of_several_lengths, caplog):
     (plain,) = trained([of_several_lengths], "plain")
     seen: set[int] = set()
 

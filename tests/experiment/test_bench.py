@@ -1,4 +1,4 @@
-"""A bench is quick, complete and readable."""
+"""`headway bench` is quick, complete and readable."""
 
 import pytest
 
@@ -7,20 +7,20 @@ from headway.experiment import bench as benches
 from headway.experiment.bench import Size, bars, bench
 
 
-def test_a_size_is_measured_alone_and_in_populations(monkeypatch):
+def test_a_size_is_measured_as_one_replica_and_in_populations(monkeypatch):
     monkeypatch.setitem(benches.SIZES, "atom", Size(1, 1, 8, 8, 2, 11))
     figures = list(bench(["atom"], seconds=0.02, device="cpu"))
     assert [f["replicas"] for f in figures][:2] == [1, 2]
     assert all(f["tokens_per_second"] > 0 and f["parameters"] > 0 and f["device"] == "cpu" for f in figures)
-    assert all("mfu" not in f for f in figures)  # nobody knows a CPU's peak
+    assert all("mfu" not in f for f in figures)  # the peak of a CPU is unknown
 
 
-def test_an_unknown_size_has_a_nearest_name():
+def test_an_unknown_size_gets_the_nearest_name():
     with pytest.raises(UserError, match="unknown size 'smal'; did you mean 'small'"):
         list(bench(["smal"]))
 
 
-def test_bars_are_as_long_as_the_speed():
+def test_bars_are_proportional_to_the_speed():
     figures = [
         {"replicas": 1, "tokens_per_second": 1000, "mfu": 0.0123, "gib": 1.5},
         {"replicas": 2, "tokens_per_second": 2000},

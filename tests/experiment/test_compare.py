@@ -1,4 +1,4 @@
-"""Runs side by side."""
+"""Comparisons of runs."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from headway.scoring.score import Score
 
 @pytest.fixture
 def made(workshop, tmp_path, monkeypatch):
-    """Runs that nobody trained, with scores of one's own."""
+    """Untrained runs with made-up scores."""
     monkeypatch.chdir(tmp_path)
 
     def make(name: str, *changes: str, corpus: str = "x", label: str = "per token", **scores: float) -> Run:
@@ -39,12 +39,12 @@ def test_seeds_are_grouped_and_compared_in_pairs(made):
     low, high = stats.t.interval(0.95, 3, np.log(ours).mean(), stats.sem(np.log(ours)))
     assert mean.interval == pytest.approx((math.exp(low), math.exp(high)))
     ahead = found.ahead(found.arms[1], "valid.perplexity")
-    assert ahead.by > 0 and ahead.is_told_apart and ahead.seeds == 4  # lower by half a point at every seed
+    assert ahead.by > 0 and ahead.is_told_apart and ahead.seeds == 4  # lower by half a point with every seed
     assert found.differences == {"model.positions.kind": ["learned", "alibi"]}
     assert ONE_SEED not in found.notes
 
 
-def test_one_seed_each_proves_nothing_and_that_is_said(made, command_line):
+def test_one_seed_each_is_reported_as_no_evidence(made, command_line):
     made("a", loss=2.0, perplexity=7.4)
     made("b", "model.layers=2", loss=1.9, perplexity=6.7)
     answer = command_line("compare", "a", "b")
@@ -57,7 +57,7 @@ def test_one_seed_each_proves_nothing_and_that_is_said(made, command_line):
     assert told["differences"] == {"model.layers": [1, 2]}
 
 
-def test_what_stands_against_believing_it_is_said(made):
+def test_doubts_about_a_comparison_are_reported(made):
     runs = [
         made("a", loss=2.0, label="per token · valid · segment 16"),
         made("b", "model.layers=2", perplexity=math.nan, corpus="y"),
@@ -76,12 +76,12 @@ def test_what_stands_against_believing_it_is_said(made):
     assert alike in compare([runs[0], runs[2]]).notes
 
 
-def test_what_was_found_is_not_how_it_was_measured(made):
+def test_counts_in_a_label_are_not_a_different_measurement(made):
     a, b = (made(f"{k}", f"model.layers={k}", accuracy=k / 9, label=f"accuracy: {k} of 9 · valid") for k in (1, 2))
     assert not any("measured differently" in note for note in compare([a, b]).notes)
 
 
-def test_the_same_twice_counts_once(made):
+def test_equal_runs_count_once(made):
     a, again, b = made("a", loss=1.0), made("again", loss=1.0), made("b", "model.layers=2", loss=2.0)
     found = compare([a, again, b])
     assert [len(arm.runs) for arm in found.arms] == [1, 1]
@@ -90,7 +90,7 @@ def test_the_same_twice_counts_once(made):
         compare([a, a])
 
 
-def test_seeds_that_all_give_the_same_have_no_interval(made):
+def test_equal_scores_of_all_seeds_have_no_interval(made):
     runs = [
         made(f"{arm}-{k}", f"seed={k}", f"model.layers={n}", loss=float(n))
         for arm, n in (("a", 1), ("b", 2))
@@ -111,7 +111,7 @@ def test_unknown_runs_and_scores_are_named(made, command_line):
 
 
 @pytest.mark.parametrize("ending", ["html", "svg", "png"])
-def test_how_seeds_learnt_is_drawn(made, command_line, tmp_path, ending):
+def test_learning_curves_of_seeds_are_drawn(made, command_line, tmp_path, ending):
     for name, change in (("plain", "model.positions=learned"), ("alibi", "model.positions=alibi")):
         for seed in range(3):
             run = made(f"{name}-seed-{seed}", f"seed={seed}", change, perplexity=7.0 + seed)
@@ -128,7 +128,7 @@ def test_how_seeds_learnt_is_drawn(made, command_line, tmp_path, ending):
         assert drawn.startswith(b"\x89PNG")
 
 
-def test_where_nothing_was_evaluated_nothing_is_drawn(made, command_line, tmp_path):
+def test_without_evaluations_nothing_is_drawn(made, command_line, tmp_path):
     made("a", loss=2.0)
     made("b", "seed=1", loss=1.9)
     answer = command_line("compare", "a", "b", "-o", "curves.html")

@@ -1,4 +1,5 @@
-"""A training that goes over to compiled programs says so in its folder, and resumed it does so at that step again."""
+"""A run that switches to compiled programs during training records the step, and a resumed run switches at the same
+step."""
 
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ from headway.training.update import Update
 
 @pytest.fixture(autouse=True)
 def compiles(monkeypatch):
-    """As on a GPU, and so that it always pays; what is compiled shows in the losses, as other roundings would."""
+    """Compiling is simulated as on a GPU where it always pays; compiled steps are recognised by slightly different
+    losses."""
     chosen = settings.choose
     monkeypatch.setattr(settings, "choose", lambda *given: replace(chosen(*given), may_compile=True))
     monkeypatch.setattr(auto_compile, "MIN_GAIN", -1e9)
@@ -29,18 +31,18 @@ def compiles(monkeypatch):
     monkeypatch.setattr(Update, "compile", compile)
 
 
-def test_the_step_of_the_swap_stands_in_every_folder(variants):
+def test_the_step_of_the_switch_is_recorded_in_every_folder(variants):
     told = Told()
     plain = trained(variants[:2], "plain", listeners=[told])
     noted = {tuple(run.facts["compiled_from"]) for run in plain}
-    assert noted == {(6, "whole")}  # the first that was not spent on beginning has been measured
+    assert noted == {(6, "whole")}  # the first step after the measured ones
     said = [event.text for event in told.events if isinstance(event, Noted)]
     assert any("steps of" in text and "ms remain" in text for text in said)
     assert any(text.startswith("compiled from step 6 on") for text in said)
 
 
 @pytest.mark.parametrize("saved", [5, 11], ids=["before the swap", "after it"])
-def test_who_goes_on_swaps_at_the_same_step(variants, monkeypatch, saved):
+def test_a_resumed_run_switches_at_the_same_step(variants, monkeypatch, saved):
     whole = trained(variants[:2], "whole")
     if saved == 11:
         trained(variants[:2], "broken", listeners=[Interrupting(10)])

@@ -1,4 +1,5 @@
-"""Runs as one: probabilities are averaged, whoever computes them; and what cannot be averaged is refused."""
+"""Ensembles: probabilities are averaged, correctly for every kind of member; members that cannot be averaged are
+refused."""
 
 import json
 import math
@@ -21,7 +22,7 @@ from headway.tasks.abilities import ReadingWindow
 
 @pytest.fixture(scope="module")
 def home(workshop, tmp_path_factory):
-    """Two seeds trained as one, one of another shape, and a text of another vocabulary."""
+    """Two seeds trained as one population, a model of another shape, and one with another vocabulary."""
     home = tmp_path_factory.mktemp("runs")
     seeds = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
     train(seeds, ["a", "b"], home)
@@ -36,7 +37,7 @@ def runs(home, *names: str) -> list[Run]:
 
 
 def chances(run: Run, segment: int) -> torch.Tensor:
-    """Of every token of valid but the first, by reading on from nothing in segments that are apart."""
+    """The probability of every token of valid but the first, in separate segments without carried context."""
     model, _ = load_model(run)
     ids = torch.as_tensor(tasks.load_for(run).data.split("valid").ids).long()
     found = []
@@ -64,7 +65,7 @@ def test_the_probabilities_are_averaged_not_the_logits_nor_the_losses(home):
     assert gain.interval[0] < gain.value < gain.interval[1]
 
 
-def test_members_of_other_shapes_read_each_its_own_way(home):
+def test_members_of_different_shapes_each_read_in_their_own_way(home):
     found = score_together(runs(home, "a", "c", "b"))
     label = found.scores[0].label
     assert "read differently by each member: segment 16, stride 16, no state carried; segment 8, state carried" in label
@@ -83,14 +84,14 @@ def test_what_cannot_be_averaged_is_refused(home, workshop, tmp_path):
     refused("a", match="at least two runs")
     refused("a", "a", match="a is given twice")
     refused("a", "words", match="a and words were trained on different data.*: data.tokenizer.kind is char and word$")
-    shutil.copytree(home / "words", home / "claims")  # the same text, it says
+    shutil.copytree(home / "words", home / "claims")  # it claims to have the same text
     facts = json.loads((home / "claims" / "run.json").read_text())
     (home / "claims" / "run.json").write_text(json.dumps({**facts, "corpus": runs(home, "a")[0].facts["corpus"]}))
     reseal(home / "claims")
     refused("a", "claims", match="a and claims have different vocabularies")
 
 
-def test_classifiers_vote_by_the_mean_of_their_chances(tmp_path):
+def test_classifiers_vote_by_the_mean_of_their_probabilities(tmp_path):
     rows = "".join(f"{'good fine' if k % 2 else 'bad poor'} {k % 7} {k % 5}\t{k % 2}\n" for k in range(120))
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
     tree = ["model.kind=classifier", "data.kind=labelled", f"data.path={tmp_path / 'rows.tsv'}", "data.source=files"]
@@ -99,7 +100,7 @@ def test_classifiers_vote_by_the_mean_of_their_chances(tmp_path):
     made = train(recipes, ["a", "b", "c"], tmp_path / "runs")
     found, task = score_together(made), tasks.load_for(made[0])
     by_name = {score.name: score.value for score in found.scores}
-    for split in ("valid", "test"):  # of a single table, both are held out
+    for split in ("valid", "test"):  # both are held out of a single table
         said = np.mean([task.predict(load_model(run)[0], split).chances for run in made], axis=0)
         right = task.data.split(split).labels
         assert by_name[f"{split}.accuracy"] == pytest.approx((said.argmax(1) == right).mean())

@@ -28,7 +28,7 @@ def _cache(workshop):
 
 @pytest.fixture
 def run(workshop, tmp_path) -> Run:
-    """A copy of the finished run that a test may write to."""
+    """A copy of the finished run, which a test may change."""
     shutil.copytree(workshop.run.folder, tmp_path / "tiny")
     return open_run("tiny", tmp_path)
 
@@ -64,7 +64,7 @@ def test_scores_of_something_else_are_not_stored(run, asked):
     assert snapshot(run.folder) == before
 
 
-def test_scores_that_cannot_be_stored_are_given_all_the_same(run, monkeypatch, capsys):
+def test_scores_that_cannot_be_stored_are_returned_nevertheless(run, monkeypatch, capsys):
     def read_only(scores):
         raise OSError(30, "Read-only file system")
 
@@ -73,7 +73,7 @@ def test_scores_that_cannot_be_stored_are_given_all_the_same(run, monkeypatch, c
     assert "could not be stored in" in capsys.readouterr().err
 
 
-def test_segment_and_stride_are_those_asked_for_else_the_recipes(run):
+def test_segment_and_stride_default_to_those_of_the_recipe(run):
     def cut(segment, stride):
         return score_splits_again(run, ["valid"], ReadingWindow(segment, stride))[0].label
 
@@ -138,14 +138,14 @@ def test_a_checkpoint_that_does_not_fit_its_recipe_is_refused(run):
 # --- samples ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_shown_is_what_is_given(run):
+def test_the_pieces_shown_make_up_the_returned_text(run):
     text, shown = drawn(run)
     assert "".join(shown) == text
     assert text.startswith("The ") and len(text) == 24
 
 
 def test_a_long_text_is_decoded_piece_by_piece(run, monkeypatch):
-    """What is decoded for each token does not grow with the text."""
+    """The number of ids decoded per new token does not grow with the text."""
     most, decode = [], type(run.tokenizer).decode
     monkeypatch.setattr(type(run.tokenizer), "decode", lambda self, ids: (most.append(len(ids)), decode(self, ids))[1])
     shown: list[str] = []
@@ -153,12 +153,12 @@ def test_a_long_text_is_decoded_piece_by_piece(run, monkeypatch):
     assert "".join(shown) == text and sorted(most)[-2] <= 8
 
 
-def test_samples_follow_their_seed_however_large(run):
+def test_samples_depend_on_their_seed_however_large(run):
     assert drawn(run, seed=10**30) == drawn(run, seed=10**30)
     assert drawn(run, seed=10**30) != drawn(run, seed=1)
 
 
-def test_half_letters_are_shown_once_they_are_whole_and_none_is_lost(workshop, tmp_path):
+def test_characters_of_several_tokens_are_shown_once_complete(workshop, tmp_path):
     changes = ["data.tokenizer.kind=bpe", "data.tokenizer.size=256", "training.duration=1 step"]
     (run,) = train([tiny_recipe(workshop.text, *changes)], ["bpe"], tmp_path)
     for seed in range(3):
@@ -167,7 +167,7 @@ def test_half_letters_are_shown_once_they_are_whole_and_none_is_lost(workshop, t
         assert text.startswith("Zoë ☃")
 
 
-def test_a_model_that_allows_no_cache_says_so(workshop, tmp_path):
+def test_a_model_without_a_cache_is_reported(workshop, tmp_path):
     changes = ["model.mixer.fusion=reweight", "training.duration=1 step"]
     (run,) = train([tiny_recipe(workshop.text, *changes)], ["leaky"], tmp_path)
     _, note = sample_text(run, "The", Draw(5, temperature=0.0), "auto", lambda piece: None)
@@ -182,12 +182,12 @@ def test_a_model_that_allows_no_cache_says_so(workshop, tmp_path):
         ("☃", "lacks '☃'"),
     ],
 )
-def test_what_cannot_be_gone_on_from_is_refused(run, prompt, message):
+def test_prompts_that_cannot_be_continued_are_refused(run, prompt, message):
     with pytest.raises(UserError, match=message):
         drawn(run, prompt)
 
 
-def test_reading_a_run_changes_nothing_in_it(run):
+def test_reading_a_run_does_not_change_it(run):
     before = snapshot(run.folder)
     drawn(run)
     score_sentence(run, "The")
@@ -195,7 +195,7 @@ def test_reading_a_run_changes_nothing_in_it(run):
     assert json.loads(before["run.json"])["status"] == "finished"
 
 
-def test_baselines_see_as_much_as_the_model(run):
+def test_baselines_get_as_much_context_as_the_model(run):
     """If a text is scored in other segments than the recipe's, the baselines beside the score are too."""
     report = audited(run)
     assert with_baselines_in(run, report, ReadingWindow()) is report
@@ -205,7 +205,7 @@ def test_baselines_see_as_much_as_the_model(run):
     assert after["unigram"] == before["unigram"] and after["5-gram"] > before["5-gram"]
 
 
-def test_baselines_of_a_carried_state_are_cached_apart(workshop):
+def test_baselines_with_a_carried_state_are_cached_separately(workshop):
     """The same text in segments of the same length, with and without a carried state, has different baselines."""
     recurrent = ("model.mixer=gru", "model.positions=none", "data.batches=contiguous", "data.segment=4")
     fresh, stream = (

@@ -18,7 +18,7 @@ from headway.recipe.recipe import Recipe
 # Populations
 
 
-def test_four_replicas_together_end_as_they_do_apart(variants: list[Recipe]):
+def test_four_replicas_train_together_as_alone(variants: list[Recipe]):
     together = trained(variants, "together")
     for k, (run, recipe) in enumerate(zip(together, variants, strict=True)):
         (alone,) = train([recipe], [f"alone-{k}"])
@@ -30,7 +30,7 @@ def test_four_replicas_together_end_as_they_do_apart(variants: list[Recipe]):
     assert len({losses(run)[-1] for run in together}) == 4
 
 
-def test_a_replica_that_diverges_is_reported_and_disturbs_nobody(variants: list[Recipe]):
+def test_a_replica_that_diverges_is_reported_and_does_not_affect_the_others(variants: list[Recipe]):
     calm = trained(variants, "calm")
     wild = list(variants)
     wild[1] = wild[1].with_changes(["training.optimizer.learning_rate=1e38"])
@@ -73,12 +73,12 @@ def test_recipes_of_other_shape_are_no_population(base: Recipe, changes: list[st
     assert "seed" not in str(caught.value).split(";")[0]
 
 
-def test_what_may_vary_may_vary(variants: list[Recipe]):
+def test_seeds_and_rates_may_vary_within_a_population(variants: list[Recipe]):
     check_population(variants)
 
 
 def test_the_dropout_of_a_recipe_is_the_dropout_of_the_model(base: Recipe):
-    """mixer.dropout is of the attention weights, model.dropout of everything else; neither sets the other."""
+    """mixer.dropout applies to the attention weights, model.dropout to everything else; neither sets the other."""
     plain = base.with_changes(["model.mixer.backend=plain"])
     ways = {
         "neither": ["model.dropout=0.0"],
@@ -103,7 +103,7 @@ def test_all_runs_must_be_new_before_any_is_made(base: Recipe, variants: list[Re
 
 
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss(base: Recipe):
-    """A rate so high that the loss goes up and down."""
+    """The learning rate is so high that the loss goes up and down."""
     recipe = base.with_changes(
         [
             "training.keep_best=true",
@@ -135,7 +135,7 @@ def stop_by_hand(found: dict[int, float], patience: int) -> int | None:
 
 
 @pytest.mark.parametrize("patience", [1, 2])
-def test_patience_stops_where_a_hand_would(base: Recipe, patience: int):
+def test_patience_stops_where_a_simple_rule_does(base: Recipe, patience: int):
     changes = ["training.optimizer.learning_rate=0.3", "training.evaluate_every=1 step", "training.duration=30 steps"]
     (endless,) = train([base.with_changes(changes)], ["endless"])
     expected = stop_by_hand(evaluations(endless), patience)
@@ -146,7 +146,7 @@ def test_patience_stops_where_a_hand_would(base: Recipe, patience: int):
     assert run.checkpoint("last").step == expected
 
 
-# What a run folder says
+# What a run folder contains
 
 
 def test_a_run_that_was_never_resumed_has_one_line_per_step_and_evaluation(base: Recipe):
@@ -178,14 +178,14 @@ def test_a_misspelt_split_is_noticed_before_training(base: Recipe):
     assert not Path("runs").exists()
 
 
-# What a run was trained on, and how far it came
+# What a run was trained on, and for how many steps
 
 
 def test_a_text_that_changed_is_not_trained_on_again(base: Recipe):
     (run,) = train([base], ["run"])
     path = Path(base.data.path or "")
     letters = (run.folder / "tokenizer.json").read_text()
-    path.write_text("".join(reversed(path.read_text())))  # the same letters, in another order
+    path.write_text("".join(reversed(path.read_text())))  # the same characters in another order
     with pytest.raises(UserError, match=r"text\.txt' has changed since run was trained on it"):
         train([base], ["run"], resume=True)
     path.write_text(path.read_text().replace("e", "é"))
@@ -194,7 +194,7 @@ def test_a_text_that_changed_is_not_trained_on_again(base: Recipe):
     assert (run.folder / "tokenizer.json").read_text() == letters
 
 
-def test_a_run_that_diverged_says_at_which_step_whenever_that_was_noticed(base: Recipe):
+def test_a_diverged_run_names_its_step_whenever_divergence_was_noticed(base: Recipe):
     wild = base.with_changes(["training.optimizer.learning_rate=1e38"])
     calm, broken = train([base, wild], ["calm", "wild"])
     assert str(broken.status).startswith(f"diverged at step {broken.facts['step']}:")

@@ -1,4 +1,4 @@
-"""`headway look`, as people meet it."""
+"""`headway look` on the command line and in Python."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ SENTENCE = "The dog said Zoë"
 
 @pytest.fixture(scope="module")
 def runs(workshop, tmp_path_factory) -> Path:
-    """Beside the run that all tests share: one with other positions, and one that reads words."""
+    """The shared run, one with other position embeddings, and one with a vocabulary of words."""
     made = tmp_path_factory.mktemp("runs")
     recipes = {
         "alibi": tiny_recipe(workshop.text, "model.positions=alibi"),
@@ -78,7 +78,7 @@ def test_two_runs_side_by_side(look):
     assert "alibi − tiny" in out and "They differ most in layer 0" in " ".join(out.split())
 
 
-def test_runs_with_other_tokenizers_are_shown_and_not_compared(look, tmp_path):
+def test_runs_with_different_tokenizers_are_shown_and_not_compared(look, tmp_path):
     code, _, err = look("tiny", SENTENCE, "--beside", "words", "-o", "two.svg")
     assert code == 0 and "tiny and words do not read the same tokens (16 and 4)" in err
     assert "<text" in (tmp_path / "two.svg").read_text("utf-8")
@@ -129,7 +129,7 @@ def test_mistakes(look, tmp_path, words, said):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_html_in_the_sentence(look, tmp_path):
+def test_html_in_the_sentence_is_escaped(look, tmp_path):
     code, _, _ = look("words", "<img src=x onerror=alert(1)> The fox", "-o", "maps.html")
     html = (tmp_path / "maps.html").read_text("utf-8")
     assert code == 0 and "<img" not in html and "&lt;img" in html and "http" not in html

@@ -1,4 +1,4 @@
-"""Runs in segments of many lengths: the same tokens, three ways of reading, and what is early told apart."""
+"""Scores in segments of many lengths: the same tokens, read in three ways, with the losses of early tokens apart."""
 
 import json
 
@@ -24,7 +24,7 @@ def home(workshop, tmp_path_factory):
     return home
 
 
-def test_every_way_of_reading_is_what_it_says(home):
+def test_the_three_ways_of_reading_equal_their_definitions(home):
     runs = [open_run(f"gru.seed-{seed}", home) for seed in (0, 1)]
     page = by_length(runs, [5, 16, 2], tokens=200)
     (arm,) = page.arms
@@ -41,11 +41,11 @@ def test_every_way_of_reading_is_what_it_says(home):
     assert score.sliding == pytest.approx(sliding.mean().item(), rel=1e-5)
     assert score.carried == pytest.approx(carried.mean().item(), rel=1e-5)
     assert score.by_position == pytest.approx(apart[:192].view(12, 16).mean(0).tolist(), rel=1e-5)
-    # Of a recurrence whose state is carried, segments are of no length.
+    # A recurrence with a carried state does not depend on the length of the segments.
     assert [one.carried for one in arm.seeds[1]] == pytest.approx([score.carried] * 3, rel=1e-5)
 
 
-def test_a_picture_and_an_answer(home, command_line, tmp_path):
+def test_the_chart_and_the_json_answer(home, command_line, tmp_path):
     words = ["score", "gru.seed-0", "gru.seed-1", "--lengths", "4,8", "--tokens", "100", "--runs", str(home)]
     for ending in ("html", "svg"):
         assert command_line(*words, "--out", str(tmp_path / f"lengths.{ending}")).code == 0
@@ -55,7 +55,7 @@ def test_a_picture_and_an_answer(home, command_line, tmp_path):
     assert "early tokens" in command_line(*words).out
 
 
-def test_what_cannot_be_read_is_refused(workshop, command_line):
+def test_impossible_lengths_are_refused(workshop, command_line):
     words = ["score", "tiny", "--runs", str(workshop.runs)]
     for more, said in {
         ("--lengths", "8,32"): "segments of 32 tokens cannot be read: the learned positions end at 16",
@@ -75,8 +75,9 @@ def test_what_cannot_be_read_is_refused(workshop, command_line):
         score_lengths(load_model(workshop.run)[0], torch.zeros(8, dtype=torch.int64), [8])
 
 
-def test_runs_of_other_tokens_stand_in_no_picture_with_these(home, workshop, tmp_path):
-    """Nats of a word beside nats of a letter, on one axis; and no look at test is counted for what is refused."""
+def test_runs_with_different_tokens_are_not_drawn_together(home, workshop, tmp_path):
+    """Nats per word and nats per character must not share an axis; and a refused request does not count as a look at
+    test."""
     (words,) = train([tiny_recipe(workshop.text, "data.tokenizer=word")], ["words"], tmp_path)
     gru = open_run("gru.seed-0", home)
     before = gru.facts.get("test_scored", 0)

@@ -1,4 +1,4 @@
-"""Finished runs, trained for longer."""
+"""`headway continue`: finished runs trained for longer."""
 
 import json
 import shlex
@@ -37,7 +37,7 @@ def same_weights(one, other) -> bool:
 
 
 @pytest.mark.parametrize("by", ["6 steps", "384 tokens"])
-def test_with_a_constant_rate_it_ends_as_one_that_was_longer_from_the_start(home, command_line, by):
+def test_with_a_constant_rate_it_equals_a_run_of_the_whole_length(home, command_line, by):
     home("short", *CONSTANT, "training.duration=6 steps")
     whole = home("whole", *CONSTANT, "training.duration=12 steps")
     answer = command_line("continue", "short", "--for", by, "--json")
@@ -59,7 +59,7 @@ def test_epochs_are_added_to_epochs(home, command_line):
     assert open_run("short-3-epochs").recipe.training.duration == Duration(3, "epochs")
 
 
-def test_a_rate_that_had_fallen_is_that_of_the_longer_schedule_and_it_is_said(home, command_line):
+def test_by_default_the_rate_follows_the_longer_schedule_which_is_reported(home, command_line):
     short = home("short", "training.duration=6 steps")
     whole = home("whole", "training.duration=12 steps")
     answer = command_line("continue", "short", "--for", "6 steps")
@@ -70,7 +70,7 @@ def test_a_rate_that_had_fallen_is_that_of_the_longer_schedule_and_it_is_said(ho
     assert rates[1] == [*rates[0], *rates[2][6:]]
 
 
-def test_or_it_stays_where_it_ended(home, command_line):
+def test_the_rate_can_stay_where_it_ended(home, command_line):
     home("short", "training.duration=6 steps")
     assert command_line("continue", "short", "--for", "3 steps", "--rate", "last", "--name", "held").code == 0
     rates = [line["rate"] for line in open_run("held").metrics() if "rate" in line]
@@ -86,43 +86,44 @@ def test_the_audit_of_schedules_knows_that_it_was_continued(home, command_line):
     assert schedule.check(replace(curve, rates=curve.rates * 1.1)).verdict == "fail"
 
 
-def test_several_go_on_as_one_population(home, command_line, workshop):
+def test_several_runs_continue_as_one_population(home, command_line, workshop):
     train([tiny_recipe(workshop.text, *CONSTANT, f"seed={seed}") for seed in (0, 1)], ["a", "b"])
     assert len(command_line("continue", "a", "b", "--for", "2 steps", "--json").json["runs"]) == 2
     assert [open_run(f"{name}-14-steps").checkpoint("last").step for name in "ab"] == [14, 14]
 
 
-def test_the_best_of_before_is_still_the_best(home, command_line):
+def test_the_earlier_best_checkpoint_is_kept(home, command_line):
     home("short", *CONSTANT, "training.keep_best=true", "training.optimizer.learning_rate=0.001")
     before = open_run("short").checkpoint("best").step
     command_line("continue", "short", "--for", "2 steps")
     assert open_run("short-14-steps").checkpoint("best").step >= before
 
 
-def test_patience_begins_again(home, command_line):
+def test_patience_starts_again(home, command_line):
     stopped = home("short", "training.patience=1", "training.optimizer.learning_rate=0", "training.keep_best=true")
     assert str(stopped.status.state) == "stopped"
     assert command_line("continue", "short", "--for", "4 steps").code == 0
     assert open_run(f"short-{stopped.status.step + 4}-steps").checkpoint("last").step > stopped.status.step
 
 
-def test_a_start_that_was_killed_is_made_again_and_the_same_command_goes_on(home, command_line):
+def test_after_a_killed_start_the_same_command_starts_again(home, command_line):
     home("short", *CONSTANT, "training.duration=6 steps")
     whole = home("whole", *CONSTANT, "training.duration=12 steps")
     words = ("continue", "short", "--for", "6 steps")
     command_line(*words)
     longer = open_run("short-12-steps")
-    longer._remove("step", {8, 12})  # as if it was killed before the first checkpoint
+    longer._remove("step", {8, 12})  # as if it had been killed before the first checkpoint
     (longer.folder / "metrics.jsonl").write_text("")
     assert command_line(*words).code == 0
     assert same_weights(open_run("short-12-steps"), whole)
 
 
-def test_what_is_handed_on_is_sealed_and_looks_at_test_stay_counted(home, command_line):
+def test_copied_files_are_sealed_and_looks_at_test_stay_counted(home, command_line):
     home("short", "training.duration=6 steps").note(test_scored=5, test_looks={"training": 2})
     assert command_line("continue", "short", "--for", "3 steps").code == 0
     longer = open_run("short-9-steps")
-    # What was looked at before is not what its own training looks at: that would be taken off, to be counted anew.
+    # Looks at test before the start are not among those of its own training, which a new start would subtract and count
+    # again.
     assert longer.facts["test_scored"] == 5 and "test_looks" not in longer.facts
     vocabulary = longer.folder / "tokenizer.json"
     vocabulary.write_text(vocabulary.read_text("utf-8") + " ", "utf-8")
@@ -130,7 +131,7 @@ def test_what_is_handed_on_is_sealed_and_looks_at_test_stay_counted(home, comman
         longer.tokenizer  # noqa: B018
 
 
-def test_what_cannot_be_continued_is_said(home, command_line):
+def test_runs_that_cannot_be_continued_are_refused(home, command_line):
     home("short", *CONSTANT)
     for name in ("other", "begun"):
         home(name, *CONSTANT, "seed=4")

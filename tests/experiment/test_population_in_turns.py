@@ -1,4 +1,4 @@
-"""More replicas than fit go in turns, and the reason is measured."""
+"""A population that does not fit into memory is trained in turns, of a size that is measured."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def five(workshop, monkeypatch) -> tuple[list[str], list]:
     return varied(tiny_recipe(workshop.text), "five", ["seed=0..4"])
 
 
-def test_turns_make_the_same_runs_as_one_population(five, tmp_path: Path, monkeypatch):
+def test_runs_trained_in_turns_equal_those_of_one_population(five, tmp_path: Path, monkeypatch):
     names, recipes = five
     at_once = train_in_turns(recipes, names, tmp_path / "at-once")
     monkeypatch.setattr(population, "capacity", lambda recipes, wanted: Capacity(min(2, wanted), "two fit"))
@@ -31,7 +31,7 @@ def test_turns_make_the_same_runs_as_one_population(five, tmp_path: Path, monkey
         assert [s.value for s in one.scores()] == pytest.approx([s.value for s in other.scores()], rel=1e-4)
 
 
-def test_a_population_that_does_not_fit_says_which_would(five, tmp_path: Path, monkeypatch):
+def test_a_population_that_does_not_fit_reports_the_size_that_would(five, tmp_path: Path, monkeypatch):
     names, recipes = five
     monkeypatch.setattr(population, "capacity", lambda recipes, wanted: Capacity(2, "because"))
     with pytest.raises(UserError, match=r"4 replicas do not fit on the device.* 2: because"):
@@ -39,7 +39,7 @@ def test_a_population_that_does_not_fit_says_which_would(five, tmp_path: Path, m
     assert not list(tmp_path.iterdir())
 
 
-def test_turns_go_on_where_they_were_stopped(five, tmp_path: Path):
+def test_turns_are_resumed_where_they_were_stopped(five, tmp_path: Path):
     names, recipes = five
     train_in_turns(recipes[:2], names[:2], tmp_path, together=2)
     made = train_in_turns(recipes, names, tmp_path, resume=True, together=2)
@@ -55,13 +55,13 @@ FULL = [
 
 
 @pytest.mark.parametrize("error", FULL, ids=str)
-def test_a_full_memory_is_known_by_many_names(error):
+def test_out_of_memory_errors_are_recognised_in_all_forms(error):
     assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("sizes differ")) and not is_out_of_memory(ValueError("out of memory"))
 
 
-def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeypatch):
-    """Five do not fit, three do not, two do: noticed after step 5, that is, after the first checkpoint."""
+def test_a_population_that_runs_out_of_memory_continues_in_halves(five, tmp_path: Path, monkeypatch):
+    """Five do not fit, nor do three, but two do. Memory runs out after step 5, that is, after the first checkpoint."""
     names, recipes = five
     whole = train_in_turns(recipes, names, tmp_path / "whole")
     take_step, sizes = Loop.take_step, []
@@ -78,13 +78,13 @@ def test_what_runs_out_of_memory_goes_on_in_halves(five, tmp_path: Path, monkeyp
     assert [run.name for run in made] == names and {str(run.status) for run in made} == {"finished"}
     words = "out of memory: continuing with {} replicas at a time, from the last checkpoints"
     assert said.warned == [words.format(3), words.format(2)]
-    assert sizes.count(2) == 2 * (12 - 4) and sizes.count(1) == 12 - 4  # from step 4, and not from the beginning
+    assert sizes.count(2) == 2 * (12 - 4) and sizes.count(1) == 12 - 4  # from step 4, and not from the start
     for one, other in zip(whole, made, strict=True):
         assert [s.value for s in one.scores()] == pytest.approx([s.value for s in other.scores()], rel=1e-4)
 
 
-def test_a_half_that_was_finished_is_not_begun_again(five, tmp_path: Path, monkeypatch):
-    """Five did not fit, three were finished, and two were stopped at an earlier step: only they go on."""
+def test_a_finished_half_is_not_trained_again(five, tmp_path: Path, monkeypatch):
+    """Five did not fit, three were finished, and two were stopped earlier: only those two continue."""
     names, recipes = five
     take_step, steps = Loop.take_step, []
 
@@ -111,7 +111,7 @@ def test_a_half_that_was_finished_is_not_begun_again(five, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(("error", "tried"), [(MemoryError(), [3, 2, 1]), (RuntimeError("sizes differ"), [3])])
-def test_what_does_not_fit_alone_is_an_error(five, tmp_path: Path, monkeypatch, error, tried):
+def test_a_single_replica_that_does_not_fit_is_an_error(five, tmp_path: Path, monkeypatch, error, tried):
     names, recipes = five
     found = []
 
@@ -126,8 +126,8 @@ def test_what_does_not_fit_alone_is_an_error(five, tmp_path: Path, monkeypatch, 
 
 
 @pytest.mark.parametrize(("free", "fits"), [(1000, 100), (100, 10), (45, 4), (9, 1)])
-def test_what_fits_is_measured_on_one_and_two_replicas(monkeypatch, free: int, fits: int):
-    """Five for all, nine for each: a device that is not there, with numbers that can be checked by hand."""
+def test_the_population_that_fits_is_extrapolated_from_one_and_two_replicas(monkeypatch, free: int, fits: int):
+    """Five units for all and nine per replica: a simulated device with numbers that can be checked by hand."""
     monkeypatch.setattr(capacity, "USABLE_FRACTION", 1.0)
     monkeypatch.setattr(capacity, "_peak", lambda device, step_with, replicas: 5 + 9 * replicas)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
@@ -136,12 +136,12 @@ def test_what_fits_is_measured_on_one_and_two_replicas(monkeypatch, free: int, f
     assert ("at a time" in found.reason) == (fits < 100)
 
 
-def test_on_a_cpu_all_go_at_once():
+def test_on_a_cpu_all_replicas_train_at_once():
     assert largest_population(torch.device("cpu"), 7, lambda replicas: None).replicas == 7
 
 
 @pytest.mark.parametrize(("each", "is_tried"), [(49, False), (51, True), (None, True)])
-def test_what_fits_many_times_is_not_tried(monkeypatch, each: int | None, is_tried: bool):
+def test_a_population_far_below_the_limit_is_not_measured(monkeypatch, each: int | None, is_tried: bool):
     tried = []
     monkeypatch.setattr(capacity, "_peak", lambda device, step_with, replicas: tried.append(replicas) or 5 + replicas)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1000))
@@ -153,7 +153,7 @@ def test_what_fits_many_times_is_not_tried(monkeypatch, each: int | None, is_tri
     ("asked", "replicas", "gpus", "is_told"),
     [("auto", 8, 4, True), ("cuda", 2, 2, True), ("auto", 8, 1, False), ("auto", 1, 4, False), ("cuda:1", 8, 4, False)],
 )
-def test_gpus_that_stand_still_are_told_of_with_the_command_that_uses_them(asked, replicas, gpus, is_told):
+def test_idle_gpus_are_reported_with_the_command_that_uses_them(asked, replicas, gpus, is_told):
     told = idle_gpus(asked, replicas, gpus)
     assert (told is not None) == is_told
     assert told is None or (f"one of {gpus} GPUs" in told and "headway study run" in told)

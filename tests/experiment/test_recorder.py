@@ -1,4 +1,4 @@
-"""Writing beside the training: in order, bounded, and no error lost."""
+"""Writing in the background of training: in order, with a bounded queue, and without losing errors."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ def beside():
     writer.close()
 
 
-def test_things_are_done_in_another_thread_and_in_order(beside: WriterBeside):
+def test_writes_run_in_another_thread_and_in_order(beside: WriterBeside):
     done = []
     for k in range(20):
         beside(lambda k=k: done.append((k, threading.current_thread().name)))
@@ -29,13 +29,13 @@ def test_things_are_done_in_another_thread_and_in_order(beside: WriterBeside):
     assert all(name.startswith("headway-writer") for _, name in done)
 
 
-def test_no_more_copies_wait_than_allowed(beside: WriterBeside):
+def test_the_queue_of_copies_is_bounded(beside: WriterBeside):
     gate = threading.Event()
     for _ in range(2):
         beside(gate.wait)
     threading.Timer(0.2, gate.set).start()
     began = time.perf_counter()
-    beside(lambda: None)  # has to wait for the gate
+    beside(lambda: None)  # has to wait until the gate opens
     assert time.perf_counter() - began > 0.1
 
 
@@ -43,20 +43,20 @@ def full() -> None:
     raise OSError("No space left on device")
 
 
-def test_an_error_comes_out_at_a_later_order(beside: WriterBeside):
+def test_an_error_is_raised_by_a_later_write(beside: WriterBeside):
     beside(full)
     with pytest.raises(OSError, match="No space left"):
         for _ in range(3):
             beside(lambda: None)
 
 
-def test_an_error_comes_out_at_the_end_at_the_latest(beside: WriterBeside):
+def test_an_error_is_raised_at_the_end_at_the_latest(beside: WriterBeside):
     beside(full)
     with pytest.raises(OSError, match="No space left"):
         beside.finish()
 
 
-def test_what_was_ordered_is_written_however_training_ends():
+def test_queued_writes_are_completed_however_training_ends():
     done = []
     writer = WriterBeside(ALONE, at_most=5)
     for k in range(5):
@@ -71,7 +71,7 @@ def test_a_cpu_and_several_processes_write_at_once():
     assert type(writer_for(setting, Processes(0, 2), 3)) is Writer
 
 
-def test_a_run_written_beside_is_the_run_written_at_once(workshop: Workshop, tmp_path, monkeypatch):
+def test_a_run_written_in_the_background_equals_one_written_immediately(workshop: Workshop, tmp_path, monkeypatch):
     recipe = tiny_recipe(workshop.text, "training.keep_best=true", "training.checkpoint_every=1step")
     experiment.train([recipe], ["run"], tmp_path / "at-once")
     monkeypatch.setattr(experiment, "writer_for", lambda setting, processes, n: WriterBeside(processes, n))

@@ -1,4 +1,4 @@
-"""A run folder is all that is needed to go on with a run: what its weights came from may be gone."""
+"""A run can be resumed from its folder alone; the weights it started from may be gone."""
 
 import shutil
 
@@ -15,7 +15,7 @@ STEPS = ("training.batch=4", "training.evaluate_every=2 steps", "training.checkp
 
 
 @pytest.mark.parametrize(("family", "tuning"), [("bert", "frozen"), ("mpnet", "full")])
-def test_a_run_goes_on_without_what_it_began_with(encoder_folder, reviews, tmp_path, workshop, family, tuning):  # noqa: F811
+def test_a_run_is_resumed_without_its_initial_weights(encoder_folder, reviews, tmp_path, workshop, family, tuning):  # noqa: F811
     folder, _ = encoder_folder(family)
     start = {"kind": "pretrained", "from": str(folder)}
     tree = {"model": {"kind": "classifier", "start": start}, "data": {"kind": "labelled"}}
@@ -26,7 +26,7 @@ def test_a_run_goes_on_without_what_it_began_with(encoder_folder, reviews, tmp_p
         (whole,) = train([recipe], ["whole"], runs)
     shutil.copytree(runs / "whole", runs / "stopped")
     newest = max((runs / "stopped" / "checkpoints").glob("step-*"))
-    shutil.rmtree(newest)  # as if it had been killed two steps before its end
+    shutil.rmtree(newest)  # as if it had been killed two steps before the end
     shutil.rmtree(folder)
     with pytest.raises(UserError, match="there is no model"):
         from_tree(tree, "", None, changes)

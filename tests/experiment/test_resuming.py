@@ -1,4 +1,4 @@
-"""Resuming to the bit, and what is chosen when something is broken."""
+"""Resumed runs are bit-identical, and broken checkpoints are skipped."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ from headway.training import checkpoint
 
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("at", [3, 6, 9])
-def test_interrupted_and_resumed_ends_as_if_never_interrupted(variants: list[Recipe], replicas: int, at: int):
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(variants: list[Recipe], replicas: int, at: int):
     recipes = [r.with_changes(["training.keep_best=true", "training.patience=3"]) for r in variants[1 : 1 + replicas]]
     whole = trained(recipes, "whole")
     stopped = trained(recipes, "broken", listeners=[Interrupting(at)])
@@ -32,7 +32,7 @@ def test_interrupted_and_resumed_ends_as_if_never_interrupted(variants: list[Rec
         assert str(ours.status) == str(theirs.status)
 
 
-def test_interrupted_twice_is_no_different(variants: list[Recipe]):
+def test_a_run_interrupted_twice_equals_an_uninterrupted_one(variants: list[Recipe]):
     whole = trained(variants[:2], "whole")
     trained(variants[:2], "broken", listeners=[Interrupting(3)])
     trained(variants[:2], "broken", listeners=[Interrupting(6)], resume=True)
@@ -41,7 +41,7 @@ def test_interrupted_twice_is_no_different(variants: list[Recipe]):
 
 
 def killed_after_step(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """From now on, saving anything after this step fails, as if the process had died there."""
+    """From now on, saving anything after this step fails, as if the process had been killed there."""
     save = checkpoint.save
 
     def dying(folder: Path, made: checkpoint.Checkpoint) -> None:
@@ -53,7 +53,7 @@ def killed_after_step(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 5, 10])
-def test_a_killed_run_goes_on_from_its_last_checkpoint(variants: list[Recipe], step: int, monkeypatch):
+def test_a_killed_run_is_resumed_from_its_last_checkpoint(variants: list[Recipe], step: int, monkeypatch):
     recipes = variants[:2]
     whole = trained(recipes, "whole")
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
@@ -62,8 +62,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(variants: list[Recipe], s
     assert all(same_end(a, b) for a, b in zip(trained(recipes, "broken", resume=True), whole, strict=True))
 
 
-def test_members_killed_between_their_checkpoints_go_on_from_a_common_one(variants: list[Recipe], monkeypatch):
-    """The first member has saved step 10, the second one has not."""
+def test_members_killed_between_their_checkpoints_are_resumed_from_a_common_one(variants: list[Recipe], monkeypatch):
+    """The first member has saved step 10, but the second has not."""
     recipes, save = variants[:2], checkpoint.save
 
     def dying(folder: Path, made: checkpoint.Checkpoint) -> None:
@@ -128,7 +128,7 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(
     assert same_end(resumed, whole)
 
 
-def test_without_a_good_checkpoint_training_begins_again(base: Recipe):
+def test_without_a_good_checkpoint_training_starts_again(base: Recipe):
     (whole,) = train([base], ["whole"])
     (run,) = train([base], ["broken"])
     for folder in (run.folder / "checkpoints").iterdir():

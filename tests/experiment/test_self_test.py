@@ -1,4 +1,4 @@
-"""`headway audit --self-test`: faults are put in, seen or not, and nothing of them is left."""
+"""`headway audit --self-test`: faults are planted, detected or not, and completely removed."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def outcomes(recipe, only: str) -> dict[str, tuple[str, str]]:
     return {trial.fault.name: (trial.outcome, trial.sentence) for trial in self_test(recipe, only).trials}
 
 
-def test_a_fault_is_seen_or_cannot_show_and_is_taken_out_again(recipe):
+def test_a_fault_is_seen_or_cannot_show_and_is_removed(recipe):
     before = {**vars(masks.Causal)}, {**vars(backends.Sdpa)}, {**vars(backends.Plain)}
     found = outcomes(recipe("model.positions=rotary"), "order")
     assert found["one_rotary_angle_for_all"][0] == "seen"
@@ -53,7 +53,7 @@ def test_a_fault_is_seen_or_cannot_show_and_is_taken_out_again(recipe):
     assert ({**vars(masks.Causal)}, {**vars(backends.Sdpa)}, {**vars(backends.Plain)}) == before
 
 
-def test_a_fault_of_each_subject_in_a_recipe_of_ones_own(recipe):
+def test_a_fault_of_each_subject_in_a_users_recipe(recipe):
     for name, kind in (
         ("temperature_in_the_score", "scores"),
         ("first_seed_for_all", "populations"),
@@ -66,7 +66,7 @@ def test_a_fault_of_each_subject_in_a_recipe_of_ones_own(recipe):
         assert (trial.outcome, trial.fault.kind) == (expected, kind), trial
 
 
-def test_what_changes_nothing_cannot_show_and_what_changes_little_was_not_seen(recipe, bed):
+def test_faults_without_effect_cannot_show_and_small_ones_are_not_seen(recipe, bed):
     honest = masks.Causal.allows
     bed.add("nothing", "order", ATTENTION, module=HERE, put=lambda patch: patch.setattr(masks.Causal, "allows", honest))
     bed.add("a little", "order", module=HERE, spoil=lambda model: model.embedding.weight.mul_(1.01))
@@ -101,7 +101,7 @@ def test_ctrl_c_leaves_nothing_behind(recipe, bed, tmp_path, monkeypatch: pytest
     assert masks.Causal.allows is honest and list(tmp_path.iterdir()) == []
 
 
-def test_patches_of_what_was_inherited_are_undone():
+def test_patches_of_inherited_attributes_are_undone():
     patches = Patches()
     patches.setattr(backends.Plain, "why_not", lambda self, needs: "no")
     assert "why_not" in vars(backends.Plain)
@@ -109,7 +109,7 @@ def test_patches_of_what_was_inherited_are_undone():
     assert "why_not" not in vars(backends.Plain)
 
 
-def test_every_fault_names_an_audit_and_is_one_of_its_kind():
+def test_every_fault_names_an_audit_of_its_own_subject():
     assert all(fault.caught_by in AUDITS for fault in faults())
     assert len(faults()) >= 200 and min(by_kind().values()) >= 2
     assert {fault.kind for fault in chosen("causality")} == {"leaks", "recurrence", "translators"}
@@ -151,7 +151,7 @@ def audit(workshop, tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_faults_in_a_file_of_ones_own_are_tried(audit, workshop, tmp_path):
+def test_faults_in_a_users_file_are_tried(audit, workshop, tmp_path):
     (tmp_path / "mine.py").write_text(PLUGIN)
     mine = ("--with", str(tmp_path / "mine.py"), "--only", "my own")
     code, out, err = audit(str(workshop.recipe), *mine, "--json", "--strict")
@@ -160,19 +160,19 @@ def test_faults_in_a_file_of_ones_own_are_tried(audit, workshop, tmp_path):
     assert "2 of 2 faults to try" in err and not (tmp_path / "runs").exists()
 
 
-def test_strict_fails_where_one_is_not_seen(audit, workshop, bed):
+def test_strict_fails_if_a_fault_is_not_seen(audit, workshop, bed):
     bed.add("a little", "order", module=HERE, spoil=lambda model: model.embedding.weight.mul_(1.01))
     code, out, _ = audit(str(workshop.recipe), "--only", "of tests", "--strict")
     assert code == 1 and out.startswith("NOT SEEN")
     assert "0 of 1 faults are detected by the audit meant for them" in out
 
 
-def test_mistakes_are_words(audit, workshop):
+def test_mistakes_are_clear_messages(audit, workshop):
     assert "did you mean 'causality'?" in audit(str(workshop.recipe), "--only", "causalty")[2]
     assert "'dem' is neither a run nor a recipe; did you mean 'demo'?" in audit("dem")[2]
 
 
-def test_nobody_who_trains_reads_the_library():
+def test_training_does_not_import_the_library_of_faults():
     seen = "[m for m in sys.modules if m.startswith('headway.audit.plants')]"
     code = f"import sys, headway.cli, headway.experiment.train; assert not {seen}, {seen}"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -182,7 +182,7 @@ def test_nobody_who_trains_reads_the_library():
 
 
 def test_the_page_has_every_fault_and_every_audit():
-    """To write it anew: python docs/audits.py."""
+    """To update it: python docs/audits.py."""
     page = (Path(__file__).parents[2] / "docs" / "audits.md").read_text("utf-8")
     table = page.partition("<!-- faults, by docs/audits.py -->")[2]
     rows = set(re.findall(r"^\| (.+?) \| `([\w-]+)` \|", table, re.MULTILINE))
@@ -193,7 +193,7 @@ def test_the_page_has_every_fault_and_every_audit():
     assert listed == [(one.name, one.subject) for one in ALL_AUDITS]
 
 
-def test_planted_is_there_only_as_long_as_it_lasts():
+def test_a_fault_is_planted_only_within_the_context():
     fault = FAULTS["mask_off_by_one"]
     honest = masks.Causal.allows
     with planted(fault):

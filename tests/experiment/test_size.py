@@ -1,4 +1,4 @@
-"""Models that cannot fit, told before they are made."""
+"""Models that cannot fit into memory are refused before they are built."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def cache(workshop):
         yield
 
 
-def test_parameters_are_counted_without_being_made(workshop):
+def test_parameters_are_counted_without_building_the_model(workshop):
     recipe = tiny_recipe(workshop.text, "model.layers=12")
     task = tasks.load(recipe)
     built = sum(p.numel() for p in task.build([0], "cpu").parameters())
@@ -42,7 +42,7 @@ def test_parameters_are_counted_without_being_made(workshop):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_so_they_are_of_every_kind(kind):
+def test_parameters_of_every_kind_of_model_are_counted(kind):
     name, changes = KINDS[kind]
     recipe = load(name, changes.split())
     task = tasks.load(recipe)
@@ -60,7 +60,7 @@ def test_so_they_are_of_every_kind(kind):
         ("data.segment=8", ()),
     ],
 )
-def test_what_cannot_fit_is_refused_with_parameters_and_bytes(workshop, change, said):
+def test_models_that_cannot_fit_are_refused_with_parameters_and_bytes(workshop, change, said):
     recipe = tiny_recipe(workshop.text, change)
     task = dataclasses.replace(tasks.load(tiny_recipe(workshop.text)), recipe=recipe)
     if not said:
@@ -81,7 +81,7 @@ def test_every_replica_counts(workshop, monkeypatch):
         check_size(recipe, task, 4, CPU)
 
 
-def test_training_asks_first(workshop, monkeypatch, command_line, tmp_path):
+def test_training_checks_the_size_first(workshop, monkeypatch, command_line, tmp_path):
     monkeypatch.chdir(tmp_path)
     for words in (["model.width=1048576"], ["training.batch=1000000000000", "--vary", "seed=0..1"]):
         answer = command_line("train", str(workshop.recipe), "--name", "new", *words)
@@ -107,7 +107,7 @@ def test_a_model_says_which_axis_is_missing(ids, said):
     assert said in str(caught.value)
 
 
-def test_every_model_asks(monkeypatch):
+def test_every_model_checks_its_input(monkeypatch):
     asked = []
     monkeypatch.setattr("headway.models.backbone.check_ids", asked.append)
     ids = torch.zeros(1, 2, 5, dtype=torch.long)
@@ -116,12 +116,12 @@ def test_every_model_asks(monkeypatch):
 
 
 def kept_for_gradients(recipe: Recipe, task) -> int:
-    """Bytes that a step of one replica keeps on its way there, for its way back."""
+    """Bytes that the forward pass of one replica saves for the backward pass."""
     setting, kept = settings.choose(recipe.training, recipe.model.width), {}
     made, sampler = assemble([recipe], task, setting)
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor  # which keeps others from its place
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # keeps the memory from being reused
         return tensor
 
     step = Update(made.model, made.optimizer, sampler, recipe.training, setting, torch.ones(1, dtype=torch.bool))
@@ -140,11 +140,11 @@ def kept_for_gradients(recipe: Recipe, task) -> int:
         "model.layers=1 training.accumulate=2",
     ],
 )
-def test_what_is_guessed_from_above_is_more_than_what_is_kept(workshop, changes):
+def test_the_upper_bound_exceeds_the_memory_that_is_needed(workshop, changes):
     recipe = tiny_recipe(workshop.text, *changes.split())
     task = tasks.load(recipe)
     needed = needed_at_most(recipe, task)
-    memories = 4 * 4 * parameters_of_recipe(recipe, task)  # weights, gradients, and two of AdamW
+    memories = 4 * 4 * parameters_of_recipe(recipe, task)  # weights, gradients, and two moments of AdamW
     assert needed is not None and needed > 1.5 * (kept_for_gradients(recipe, task) + memories)
 
 
@@ -152,7 +152,7 @@ def test_what_is_guessed_from_above_is_more_than_what_is_kept(workshop, changes)
 @pytest.mark.parametrize(
     "changed", [*(name for name, _ in KINDS.values()), "scenes model.picture.patch=4 training.batch=16"]
 )
-def test_so_it_is_of_every_kind(changed):
+def test_the_upper_bound_exceeds_the_needed_memory_for_every_kind(changed):
     name, *changes = changed.split()
     recipe = load(name, changes)
     task = tasks.load(recipe)

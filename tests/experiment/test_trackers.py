@@ -1,4 +1,4 @@
-"""Curves elsewhere: each tracker for real and offline, read back with its own tools; and that none can stop a run."""
+"""Tracking: each real tracker offline, read back with its own tools; and that no tracker can stop a run."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from headway.run.folder import Run
 Curves = dict[str, list[tuple[int, float]]]
 
 
-# --- how each tracker is read back -----------------------------------------------------------------------------------
+# --- reading each tracker back ---------------------------------------------------------------------------------------
 
 
 def from_tensorboard(runs: Path, name: str) -> Curves:
@@ -60,7 +60,7 @@ READ: dict[str, Callable[[Path, str], Curves]] = {
     "trackio": from_trackio,
     "mlflow": from_mlflow,
 }
-# MLflow says so itself when it opens its database with the newest SQLAlchemy, and leaves its connections to the end.
+# MLflow itself warns when it opens its database with the newest SQLAlchemy, and does not close its connections.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
     pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
@@ -69,7 +69,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One folder for all tests here: trackio keeps to its first, and MLflow takes seconds to make its database."""
+    """One folder for all tests of this file: trackio keeps using its first one, and MLflow takes seconds to create its
+    database."""
     home = tmp_path_factory.mktemp("trackers")
     with pytest.MonkeyPatch.context() as patch, cache_in(home / "cache"):
         patch.setenv("TRACKIO_DIR", str(home / "runs" / "tracked" / "trackio"))
@@ -85,7 +86,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def expected(run: Run) -> Curves:
-    """What the run folder says, under a tracker's names."""
+    """The metrics of the run folder, under the names of a tracker."""
     curves: Curves = {}
     for line in run.metrics():
         values = {f"train/{key}": line[key] for key in ("loss", "norm", "rate") if key in line}
@@ -104,16 +105,16 @@ def same(found: Curves, wanted: Curves) -> bool:
         key: [step for step, _ in points] for key, points in wanted.items()
     }
     return all(
-        value == pytest.approx(other, rel=1e-6)  # TensorBoard keeps 32 bits
+        value == pytest.approx(other, rel=1e-6)  # TensorBoard stores 32 bits
         for key in wanted
         for (_, value), (_, other) in zip(found[key], wanted[key], strict=True)
     )
 
 
-# --- each, for real --------------------------------------------------------------------------------------------------
+# --- each real tracker -----------------------------------------------------------------------------------------------
 
 
-def test_every_run_of_a_population_is_tracked_by_its_own_name(kind: str, runs: Path, workshop):
+def test_every_run_of_a_population_is_tracked_under_its_own_name(kind: str, runs: Path, workshop):
     recipes = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
     names, told = [f"{kind}-{seed}" for seed in (0, 1)], Told()
     made = train(recipes, names, runs, listeners=[told, Tracking([kind], runs, [told])])
@@ -130,7 +131,7 @@ def test_every_run_of_a_population_is_tracked_by_its_own_name(kind: str, runs: P
     assert READ[kind](runs, names[0]) != READ[kind](runs, names[1])
 
 
-def test_a_resumed_run_goes_on_in_the_same_curve(kind: str, runs: Path, workshop):
+def test_a_resumed_run_continues_the_same_curve(kind: str, runs: Path, workshop):
     recipe, name = tiny_recipe(workshop.text, "seed=2"), f"{kind}-resumed"
     (run,) = train([recipe], [name], runs, listeners=[Interrupting(8), Tracking([kind], runs)])
     assert str(run.status).startswith("interrupted")
@@ -141,14 +142,14 @@ def test_a_resumed_run_goes_on_in_the_same_curve(kind: str, runs: Path, workshop
     assert same(without_final(READ[kind](runs, name)), expected(run))
 
 
-def test_a_run_tracked_from_its_second_half_on_has_its_whole_curve(kind: str, runs: Path, workshop):
+def test_tracking_switched_on_half_way_gets_the_whole_curve(kind: str, runs: Path, workshop):
     recipe, name = tiny_recipe(workshop.text, "seed=3"), f"{kind}-late"
     train([recipe], [name], runs, listeners=[Interrupting(4)])
     (run,) = train([recipe], [name], runs, resume=True, listeners=[Tracking([kind], runs)])
     assert same(without_final(READ[kind](runs, name)), expected(run))
 
 
-def test_mlflow_knows_recipe_labels_and_outcome(runs: Path, workshop):
+def test_mlflow_gets_recipe_labels_and_outcome(runs: Path, workshop):
     for package in KINDS["mlflow"].packages:
         pytest.importorskip(package, reason="the extra 'mlflow' is not installed")
     recipe = tiny_recipe(workshop.text, "seed=4")
@@ -176,7 +177,7 @@ def test_tracking_does_not_change_a_run(kind: str, runs: Path, workshop):
 
 
 class Recording:
-    """A tracker that keeps what it was told, and fails where it should."""
+    """A tracker that records its calls and fails where it is told to."""
 
     fails_in: str = ""
     points: list[int]
@@ -217,7 +218,9 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> type[Recording]:
 
 
 @pytest.mark.parametrize("where", ["start", "metrics", "scores", "end"])
-def test_a_tracker_that_fails_is_reported_once_and_left_alone(recording, where: str, tmp_path, workshop, monkeypatch):
+def test_a_tracker_that_fails_is_reported_once_and_not_called_again(
+    recording, where: str, tmp_path, workshop, monkeypatch
+):
     monkeypatch.setattr(recording, "fails_in", where)
     told = Told()
     recipes = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)]
@@ -228,7 +231,7 @@ def test_a_tracker_that_fails_is_reported_once_and_left_alone(recording, where: 
     assert sum(tracker.calls.count(where) for tracker in made) == 1
 
 
-def test_a_tracker_is_ended_when_training_breaks(recording, tmp_path, workshop, monkeypatch):
+def test_a_tracker_is_ended_when_training_fails(recording, tmp_path, workshop, monkeypatch):
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -244,7 +247,7 @@ def test_replicas_that_train_in_turns_are_all_tracked(recording, fails_in, tmp_p
     recipes, told = [tiny_recipe(workshop.text, f"seed={seed}") for seed in (0, 1)], Told()
     tracking = Tracking(["recording"], tmp_path, [told])
     train_in_turns(recipes, ["a", "b"], tmp_path, listeners=[tracking], together=1)
-    assert len(told.warned) == (1 if fails_in else 0)  # once, and not once in every turn
+    assert len(told.warned) == (1 if fails_in else 0)  # once, and not once per turn
     assert [tracker.calls[-1] for tracker in made] == (["metrics"] if fails_in else ["end", "end"])
 
 
@@ -254,7 +257,7 @@ def test_long_runs_are_thinned(recording, tmp_path, workshop, monkeypatch):
     assert made[0].points == [1, 3, 6, 9, 12]
 
 
-def test_what_a_tracker_has_is_not_told_again(recording, tmp_path, workshop, monkeypatch):
+def test_points_a_tracker_has_are_not_sent_again(recording, tmp_path, workshop, monkeypatch):
     monkeypatch.setattr(recording, "start", lambda self, run, resumed: 5)
     train([tiny_recipe(workshop.text)], ["a"], tmp_path, listeners=[Tracking(["recording"], tmp_path)])
     assert made[0].points == list(range(6, 13))
@@ -269,7 +272,9 @@ def test_stdout_stays_json_whatever_a_tracker_prints(recording, tmp_path, worksh
     assert made[0].calls[-1] == "end"
 
 
-def test_unknown_trackers_and_missing_packages_are_said_before_training(workshop, tmp_path, monkeypatch, command_line):
+def test_unknown_trackers_and_missing_packages_are_reported_before_training(
+    workshop, tmp_path, monkeypatch, command_line
+):
     monkeypatch.chdir(tmp_path)
     code, _, said = command_line("train", str(workshop.recipe), "--track", "tensorbord")
     assert code == 2 and "unknown tracker 'tensorbord'; did you mean 'tensorboard'?" in said

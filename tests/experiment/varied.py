@@ -1,4 +1,4 @@
-"""Four recipes that may be trained as one population, and what is asked of their runs."""
+"""Helpers to train four recipes as one population and to compare their runs."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def evaluations(run: Run) -> dict[int, float]:
 
 
 def same_end(a: Run, b: Run) -> bool:
-    """Weights, optimizer, standing (but for the time it took) and metrics are equal to the bit."""
+    """Weights, optimizer, progress (except the time it took) and metrics are bit-identical."""
     ours, theirs = a.checkpoint("last"), b.checkpoint("last")
     replica_states = [{**c.facts["standing"], "seconds": 0} for c in (ours, theirs)]
     return (
