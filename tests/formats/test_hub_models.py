@@ -1,4 +1,4 @@
-"""Weights by name: what is fetched of a model, and what is refused."""
+"""Weights from the hub: which files of a model are fetched, and what is refused."""
 
 import pytest
 from hub_server import HubServer
@@ -26,7 +26,7 @@ OTHERS = {
 }
 
 
-def test_weights_configuration_and_tokenizer_are_fetched_and_nothing_else(hub: HubServer):
+def test_only_weights_configuration_and_tokenizer_are_fetched(hub: HubServer):
     hub.add("model", "me/gpt", MODEL | OTHERS)
     folder = fetch_model("me/gpt")
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == MODEL
@@ -34,7 +34,7 @@ def test_weights_configuration_and_tokenizer_are_fetched_and_nothing_else(hub: H
     assert fetched == set(MODEL)
 
 
-def test_weights_in_parts(hub: HubServer):
+def test_sharded_weights(hub: HubServer):
     parts = {f"model-0000{k}-of-00002.safetensors": b"w" for k in (1, 2)} | {"model.safetensors.index.json": b"{}"}
     hub.add("model", "me/gpt", {"config.json": b"{}", **parts})
     assert {file.name for file in fetch_model("me/gpt").iterdir()} == {"config.json", *parts}
@@ -63,7 +63,7 @@ def test_pickle_is_refused(hub: HubServer, name: str):
         ({"model.safetensors": b""}, r"has no config\.json"),
     ],
 )
-def test_what_is_no_model(hub: HubServer, files: dict[str, bytes], sentence: str):
+def test_repositories_without_a_model(hub: HubServer, files: dict[str, bytes], sentence: str):
     hub.add("model", "me/gpt", files)
     with pytest.raises(UserError, match=sentence):
         fetch_model("me/gpt")

@@ -1,4 +1,5 @@
-"""Llamas as runs: the same logits, with shared keys and without, from folders and from GGUF; and token by token."""
+"""Imported Llama models: the same logits with and without shared keys, from folders and from GGUF, at once and token by
+token."""
 
 import json
 
@@ -41,7 +42,7 @@ def llama_folder(tmp_path, gpt2_library):
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_their_weights_give_their_logits_whole_and_token_by_token(llama_folder, tmp_path, kind):
+def test_logits_equal_those_of_transformers_at_once_and_token_by_token(llama_folder, tmp_path, kind):
     folder, theirs = llama_folder(kind)
     made = import_folder(folder, None, tmp_path / "runs")
     model, _ = load_model(made.run)
@@ -55,7 +56,7 @@ def test_their_weights_give_their_logits_whole_and_token_by_token(llama_folder, 
     assert torch.allclose(torch.cat(pieces, 2)[0], expected, atol=1e-4)
 
 
-def test_it_writes_what_they_write_scores_and_is_looked_into(llama_folder, tmp_path):
+def test_it_samples_as_transformers_scores_and_shows_maps(llama_folder, tmp_path):
     from headway.experiment.evaluate import sample_texts, score_sentence
     from headway.experiment.inspect import look_at
     from headway.tasks.abilities import Draw
@@ -76,7 +77,7 @@ def test_it_writes_what_they_write_scores_and_is_looked_into(llama_folder, tmp_p
     assert len(shown.layers[0]) == 4
 
 
-def test_it_can_be_trained_on(llama_folder, tmp_path, workshop):
+def test_it_can_be_trained_further(llama_folder, tmp_path, workshop):
     from tiny import cache_in
 
     from headway.experiment.train import train
@@ -101,7 +102,7 @@ def test_it_can_be_trained_on(llama_folder, tmp_path, workshop):
     ],
 )
 @torch.no_grad()
-def test_what_has_no_form_here_is_run_by_transformers(llama_folder, tmp_path, change, because):
+def test_variants_that_headway_lacks_are_run_by_transformers(llama_folder, tmp_path, change, because):
     folder, theirs = llama_folder(**change)
     made = import_folder(folder, None, tmp_path / "runs")
     assert because in made.notes[0] and "in transformers" in made.notes[1]
@@ -119,7 +120,7 @@ def test_what_has_no_form_here_is_run_by_transformers(llama_folder, tmp_path, ch
         ({"model_type": "gpt-imaginary"}, "describes a 'gpt-imaginary' model"),
     ],
 )
-def test_what_has_no_form_here_is_one_message(llama_folder, tmp_path, change, said):
+def test_an_inconsistent_config_is_one_message(llama_folder, tmp_path, change, said):
     folder, _ = llama_folder()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))
@@ -128,7 +129,7 @@ def test_what_has_no_form_here_is_one_message(llama_folder, tmp_path, change, sa
     assert not (tmp_path / "runs" / "llama").exists()
 
 
-def test_gguf_is_the_same_model_in_one_file(llama_folder, gpt2_library, tmp_path):
+def test_a_gguf_file_gives_the_same_model(llama_folder, gpt2_library, tmp_path):
     gguf = pytest.importorskip("gguf")
     from headway.formats.gguf import NAMES
     from headway.formats.llama import paired

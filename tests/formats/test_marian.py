@@ -1,4 +1,4 @@
-"""Marian folders: the logits they had, the text they read, what has no form, and the way there and back."""
+"""Marian folders: the same logits and tokens, round trips, and what has no counterpart."""
 
 import json
 import shutil
@@ -72,7 +72,7 @@ SHAPE = {"layers": 2, "attention_heads": 2, "ffn_dim": 24}
 
 @pytest.fixture
 def marian_folder(tmp_path):
-    """Writes a random Marian with `save_pretrained`; gives the folder and the model."""
+    """Saves a random Marian with `save_pretrained`, and returns the folder and the model."""
     from transformers import MarianConfig, MarianMTModel
 
     def make(name: str = "theirs", pieces: bool = True, **settings):
@@ -81,7 +81,8 @@ def marian_folder(tmp_path):
         given |= {"eos_token_id": 0, "decoder_start_token_id": PAD, "scale_embedding": True, **settings}
         torch.manual_seed(1)
         model = MarianMTModel(MarianConfig(**given)).eval()
-        for parameter_name, parameter in model.named_parameters():  # biases and norms start at 0 and 1
+        # biases start at 0 and norm weights at 1, which would hide mistakes
+        for parameter_name, parameter in model.named_parameters():
             if "embed_positions" not in parameter_name:
                 torch.nn.init.normal_(parameter, std=0.4)
         model.final_logits_bias.normal_()
@@ -98,7 +99,7 @@ def marian_folder(tmp_path):
 
 
 def ours_and_theirs(model, numbers, ids, targets):
-    """Marian's numbers in, the logits of both by Marian's numbers."""
+    """Headway's logits and transformers', in Marian's order of ids, for inputs in that order."""
     orders = [torch.tensor(numbers.order(size)).argsort() for size in (numbers.source, numbers.target)]
     begun = orders[1][targets]
     begun[:, 0] = numbers.target - 1
@@ -122,7 +123,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_an_imported_marian_has_its_logits_and_leaves_as_it_came(marian_folder, tmp_path, settings):
+def test_an_imported_marian_has_the_same_logits_and_is_exported_unchanged(marian_folder, tmp_path, settings):
     from transformers import MarianMTModel
 
     folder, model = marian_folder(**settings)
@@ -148,7 +149,7 @@ def test_an_imported_marian_has_its_logits_and_leaves_as_it_came(marian_folder, 
     torch.testing.assert_close(again, theirs)
 
 
-def test_it_writes_what_transformers_writes_greedily_and_with_a_beam(marian_folder, tmp_path):
+def test_greedy_and_beam_search_equal_those_of_transformers(marian_folder, tmp_path):
     folder, model = marian_folder(activation_function="swish")
     run = import_folder(folder, None, tmp_path / "runs").run
     ours, numbers = load_model(run)[0], marian.numbering(model.config.to_dict())
@@ -192,7 +193,7 @@ def pairs_in(folder):
 
 
 @pytest.mark.parametrize("tokenizers", ["one", "two"])
-def test_a_run_of_ours_that_has_its_shape_goes_there_and_back(tmp_path, workshop, tokenizers):
+def test_a_run_of_marians_shape_can_be_exported_and_imported(tmp_path, workshop, tokenizers):
     from transformers import AutoTokenizer, MarianMTModel
 
     made = {"one": ["data.tokenizer={kind: bpe, size: 300}", "model.tied=all"]}
@@ -235,19 +236,19 @@ def pieces_of(text: str, pieces=SOURCE, names=NAMES, **settings) -> list[str]:
     return [names[k + 1] for k in tokenizer.encode_rows([text])[0]]
 
 
-def test_text_is_cut_by_the_likeliest_pieces():
+def test_text_is_split_into_the_likeliest_pieces():
     pieces = [("<unk>", 0, 2), ("▁", -3, 1), ("▁ab", -1, 1), ("a", -2, 1), ("b", -2, 1), ("▁abc", -9, 1), ("c", -2, 1)]
     names = ["</s>", "<unk>", "▁", "▁ab", "a", "b", "c", ">>xx<<"]
     assert pieces_of("abc  ab ", pieces, names) == ["▁ab", "c", "▁ab"]
     assert pieces_of(">>xx<< abab", pieces, names) == [">>xx<<", "▁ab", "a", "b"]
-    assert pieces_of("ab 日本b", pieces, names) == ["▁ab", "▁", "<unk>", "b"]  # what is unknown is one token
+    assert pieces_of("ab 日本b", pieces, names) == ["▁ab", "▁", "<unk>", "b"]  # an unknown sequence is one token
     cheap = [*pieces[:5], ("▁abc", -0.5, 1), pieces[6]]
-    assert pieces_of("abc", cheap, names) == ["<unk>"]  # a piece that has no number
+    assert pieces_of("abc", cheap, names) == ["<unk>"]  # a piece that has no id
     assert pieces_of("b", pieces, names, rules=_field(3, 0)) == ["b"]  # add_dummy_prefix: false
-    assert pieces_of("<unk></s>", pieces, names) == ["▁", "<unk>"]  # names of control pieces are text like any other
+    assert pieces_of("<unk></s>", pieces, names) == ["▁", "<unk>"]  # names of control pieces are ordinary text
 
 
-def test_what_is_read_is_given_back():
+def test_decoding_inverts_encoding():
     tokenizer = SentencePieceTokenizer(spm(SOURCE), NAMES, 0)
     again = SentencePieceTokenizer.restored(json.loads(tokenizer.to_json()))
     for text in ("the  quick dog ", "it's 3 o'clock"):
@@ -259,7 +260,7 @@ def test_what_is_read_is_given_back():
     assert tokenizer.unknown == 0 and tokenizer.size == V - 1
 
 
-def test_it_cuts_as_sentencepiece_does(tmp_path):
+def test_it_splits_as_sentencepiece_does(tmp_path):
     sentencepiece = pytest.importorskip("sentencepiece")
     (tmp_path / "m.spm").write_bytes(spm(SOURCE))
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.spm"))
@@ -279,12 +280,12 @@ def test_it_cuts_as_sentencepiece_does(tmp_path):
         (spm(SOURCE, rules=_field(5, 0)), "escape_whitespaces"),
     ],
 )
-def test_a_file_that_is_not_read_is_refused(file, words):
+def test_an_unsupported_file_is_refused(file, words):
     with pytest.raises(UserError, match=words):
         parsed(file)
 
 
-# --- what has no form ------------------------------------------------------------------------------------------------
+# --- what has no counterpart -----------------------------------------------------------------------------------------
 
 
 def config(**changes):
@@ -357,7 +358,7 @@ def test_a_folder_that_is_no_marian_is_refused_and_nothing_is_made(marian_folder
         ({"mixer": {"similarity": "additive"}}, "model.mixer.similarity"),
     ],
 )
-def test_what_marian_has_no_form_for_is_named(change, words):
+def test_settings_without_a_counterpart_in_marian_are_named(change, words):
     def recipe(**changes):
         return from_tree({"model": {**MARIANS, **changes}, "data": {"kind": "pairs"}}, "test")
 

@@ -1,4 +1,4 @@
-"""Folders that hold no encoder, or another than they say: one message each, before anything is built."""
+"""Folders without an encoder, or with contradictions: one message each, before anything is built."""
 
 import json
 
@@ -17,7 +17,7 @@ def test_no_network_and_no_package_is_one_message_with_the_remedy(monkeypatch):
         recipe("minilm")
 
 
-def test_a_name_that_there_is_not():
+def test_a_name_that_does_not_exist():
     with pytest.raises(UserError, match="did you mean 'minilm'"):
         recipe("minilmm")
 
@@ -28,7 +28,7 @@ def test_a_file_is_no_encoder(tmp_path):
         recipe(tmp_path / "some.gguf")
 
 
-def test_folders_that_are_none(encoder_folder):
+def test_folders_without_an_encoder(encoder_folder):
     folder, theirs = encoder_folder()
     made, weights, content = recipe(folder), folder / "model.safetensors", (folder / "model.safetensors").read_bytes()
 
@@ -67,7 +67,7 @@ def test_config_and_weights_that_contradict_each_other(encoder_folder):
             made.model.start.fill(model)
 
 
-def test_a_tokenizer_for_more_tokens_than_there_are_vectors(encoder_folder):
+def test_a_tokenizer_with_more_tokens_than_embeddings(encoder_folder):
     folder, _ = encoder_folder(vocab_size=8)
     with pytest.raises(UserError, match="the model has only 8 embeddings"):
         recipe(folder)
@@ -91,7 +91,7 @@ def rewritten(folder, **config):
         ("hidden_dropout_prob", 2.0),
     ],
 )
-def test_sizes_that_no_weights_can_have_are_refused_before_they_are_built(encoder_folder, family, key, value):
+def test_impossible_sizes_are_refused_before_anything_is_built(encoder_folder, family, key, value):
     folder = rewritten(encoder_folder(family)[0], **{key: value})
     with pytest.raises(UserError, match=r"config\.json") as refused:
         recipe(folder)
@@ -100,7 +100,7 @@ def test_sizes_that_no_weights_can_have_are_refused_before_they_are_built(encode
 
 @pytest.mark.parametrize("family", ["bert", "mpnet"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_refused(encoder_folder, family, number):
+def test_weights_that_are_not_finite_are_refused(encoder_folder, family, number):
     folder, theirs = encoder_folder(family)
     with torch.no_grad():
         theirs.embeddings.word_embeddings.weight[3, 2] = number
@@ -109,14 +109,14 @@ def test_weights_that_are_no_numbers_are_refused(encoder_folder, family, number)
         started(recipe(folder))
 
 
-def test_an_activation_that_we_have_not_is_run_by_transformers(encoder_folder):
+def test_an_activation_that_headway_lacks_is_run_by_transformers(encoder_folder):
     folder, theirs = encoder_folder(hidden_act="quick_gelu")
     model = started(recipe(folder))
     ids = torch.tensor([[2, 5, 6, 11, 3]])
     assert torch.allclose(model.hidden(ids[None])[0][0], theirs(ids).last_hidden_state, atol=1e-5)
 
 
-def test_a_head_with_a_table_of_its_own_has_no_place(encoder_folder):
+def test_an_untied_language_model_head_is_left_out(encoder_folder):
     folder, theirs = encoder_folder(head="AutoModelForMaskedLM", tie_word_embeddings=False)
     _, model = encoder_folder(head="AutoModelForMaskedLM", name="tied")
     for given, has in ((theirs, False), (model, True)):
@@ -125,7 +125,7 @@ def test_a_head_with_a_table_of_its_own_has_no_place(encoder_folder):
     assert "cls" in taken.left
 
 
-def test_an_index_of_nonsense_names_no_files(encoder_folder):
+def test_an_invalid_index_is_refused(encoder_folder):
     folder, _ = encoder_folder()
     (folder / "model.safetensors").rename(folder / "other")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": [1]}}')
@@ -133,7 +133,7 @@ def test_an_index_of_nonsense_names_no_files(encoder_folder):
         recipe(folder)
 
 
-def test_layers_and_shapes_that_transformers_would_pass_over(encoder_folder, capfd):
+def test_layers_and_shapes_that_transformers_would_ignore(encoder_folder, capfd):
     fewer = rewritten(encoder_folder("mpnet")[0], num_hidden_layers=1)
     with pytest.raises(UserError, match=r"no such weights.*encoder\.layer\.1\."):
         started(recipe(fewer))
@@ -156,8 +156,8 @@ def test_layers_and_shapes_that_transformers_would_pass_over(encoder_folder, cap
         ("wide", "describes"),
     ],
 )
-def test_weights_that_are_not_plain_and_sizes_that_they_do_not_have(encoder_folder, family, fault, said):
-    """Told by the headers of the files, before anything is read or built."""
+def test_quantised_weights_and_sizes_that_do_not_match_them(encoder_folder, family, fault, said):
+    """Found from the headers of the files, before anything is read or built."""
     from safetensors.torch import load_file, save_file
 
     folder, _ = encoder_folder(family)

@@ -1,4 +1,4 @@
-"""Text becomes the same ids, and ids the same text, in the library's hands and in ours."""
+"""Headway's tokenizers and those of the library encode texts to the same ids and decode them to the same texts."""
 
 import json
 
@@ -27,7 +27,7 @@ def learnt(spec) -> Tokenizer:
 @pytest.mark.parametrize("spec", SPECS, ids=NAME)
 @given(text=SMALL)
 @settings(max_examples=40, deadline=None)
-def test_the_library_cuts_and_joins_as_we_do(spec, text):
+def test_the_library_encodes_and_decodes_equally(spec, text):
     ours = LEARNT[repr(spec)]
     ids = ours.encode(text).ids.tolist()
     assert LIBRARIES[repr(spec)].encode(text).ids == ids
@@ -35,7 +35,7 @@ def test_the_library_cuts_and_joins_as_we_do(spec, text):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=NAME)
-def test_auto_tokenizer_does_too_and_what_it_read_comes_back(spec, tmp_path):
+def test_auto_tokenizer_encodes_equally_and_its_file_can_be_imported(spec, tmp_path):
     from transformers import AutoTokenizer
 
     ours = learnt(spec)
@@ -55,9 +55,9 @@ def test_auto_tokenizer_does_too_and_what_it_read_comes_back(spec, tmp_path):
     assert (again.size, again.unknown, again.line_end) == (ours.size, ours.unknown, ours.line_end)
 
 
-def test_gpt2s_own_kind_is_read_and_counted_by_bytes(gpt2_library, tmp_path):
+def test_gpt2s_own_format_is_read_and_bytes_are_counted(gpt2_library, tmp_path):
     old = json.loads(gpt2_library.to_str())
-    del old["model"]["type"]  # files as old as GPT-2's do not say
+    del old["model"]["type"]  # files as old as GPT-2's do not name the type
     (tmp_path / "tokenizer.json").write_text(json.dumps(old))
     ours, _ = read_tokenizer(tmp_path / "tokenizer.json", gpt2_library.get_vocab_size())
     text = "It's Zoë's fox<|endoftext|>The 23 dogs,  \n\nsaid 日本\x1c!\t"
@@ -80,7 +80,7 @@ def test_added_tokens_stand_for_themselves(gpt2_library, tmp_path):
     assert tokens.bytes.sum() == len("fox <é日> fox".encode())
 
 
-def test_truncation_and_padding_are_left_behind(gpt2_library, tmp_path):
+def test_truncation_and_padding_are_dropped(gpt2_library, tmp_path):
     library = tokenizers.Tokenizer.from_str(gpt2_library.to_str())
     library.enable_truncation(4)
     library.enable_padding(length=10)
@@ -89,7 +89,7 @@ def test_truncation_and_padding_are_left_behind(gpt2_library, tmp_path):
     assert ours.decode(ours.encode(TEXT).ids) == TEXT
 
 
-def test_vectors_without_a_token_are_given_names(gpt2_library, tmp_path):
+def test_embeddings_without_a_token_are_named(gpt2_library, tmp_path):
     gpt2_library.save(str(tmp_path / "tokenizer.json"))
     size = gpt2_library.get_vocab_size()
     ours, (note,) = read_tokenizer(tmp_path / "tokenizer.json", size + 4)
@@ -146,7 +146,7 @@ def foreign_words(library):
         (foreign_words, "a WordLevel vocabulary; expected byte-level BPE, as in GPT-2, or one that Headway wrote"),
     ],
 )
-def test_vocabularies_that_cannot_be_ours_are_refused(gpt2_library, tmp_path, spoil, words):
+def test_unsupported_vocabularies_are_refused(gpt2_library, tmp_path, spoil, words):
     library = tokenizers.Tokenizer.from_str(gpt2_library.to_str())
     spoil(library)
     library.save(str(tmp_path / "tokenizer.json"))
@@ -169,7 +169,7 @@ def test_a_missing_broken_or_too_large_tokenizer_is_refused(gpt2_library, tmp_pa
 # --- a given vocabulary in a recipe ----------------------------------------------------------------------------------
 
 
-def test_a_given_vocabulary_is_taken_as_it_is_and_known_by_its_content(tmp_path):
+def test_a_given_vocabulary_is_adopted_unchanged_and_identified_by_its_content(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(Bpe(size=300).learn(TEXT).to_json(), "utf-8")
     given = Given(path=str(path))
