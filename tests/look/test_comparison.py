@@ -1,4 +1,4 @@
-"""Two runs beside each other."""
+"""Comparisons of the maps of two runs."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_a_run_does_not_differ_from_itself(compared):
     assert [pair.distance for pair in found.pairs] == [0, 0, 0, 0]
 
 
-def test_it_is_said_where_they_differ_most(compared):
+def test_the_largest_differences_are_named(compared):
     found = compared(positions=Alibi())
     distances = found.as_json()["distances"]
     most = max(distances, key=distances.get)
@@ -47,7 +47,7 @@ def test_only_what_both_have_is_compared(compared):
     assert [len(row) for row in found.draw().grids[2].panels] == [2]
 
 
-def test_other_tokens_are_shown_and_not_compared(decoder, words, letters):
+def test_maps_of_different_tokens_are_shown_and_not_compared(decoder, words, letters):
     (ours,) = maps_of(decoder(words.size), words, [SENTENCE], "one")
     (theirs,) = maps_of(decoder(letters.size), letters, [SENTENCE], "two")
     found = MapComparison(ours.grid(), theirs.grid(), SENTENCE, "", [])
@@ -57,14 +57,14 @@ def test_other_tokens_are_shown_and_not_compared(decoder, words, letters):
     assert len(picture.grids) == 2 and picture.notes[0] == said
 
 
-def test_as_many_tokens_but_others(decoder, words):
+def test_equally_many_but_different_tokens(decoder, words):
     model = decoder(words.size)
     ours, theirs = (maps_of(model, words, [said], name)[0] for said, name in ((SENTENCE, "one"), (OTHER, "two")))
     why = MapComparison(ours.grid(), theirs.grid(), SENTENCE, "", []).why_not
     assert why is not None and f"the same tokens ('{ours.sentence.tokens[0]}' and '{theirs.sentence.tokens[0]}')" in why
 
 
-def test_answers_that_differ_are_not_called_tokens():
+def test_different_predictions_are_not_called_tokens():
     ours, theirs = (
         Grid(name, [[Panel("gradients", np.ones((1, 2)) / 2, (answer,), ("a", "b"), ())]], SHARES)
         for name, answer in (("one", "sea"), ("two", "sky"))

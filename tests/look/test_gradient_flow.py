@@ -1,4 +1,4 @@
-"""How far gradients reach, against autograd's own Jacobians; and a toy recurrence whose Jacobians are known."""
+"""How far gradients reach, compared with Jacobians by autograd; and a toy recurrence whose Jacobians are known."""
 
 import json
 import math
@@ -71,7 +71,7 @@ def text():
 
 
 def rows(text, count: int) -> GradientRows:
-    """So many, from the beginning of a text to its end."""
+    """This many rows, from the beginning of a text on."""
     return in_segments(text, T, count)
 
 
@@ -80,7 +80,7 @@ def flow(model, text, **more) -> GradientFlow:
 
 
 @pytest.mark.parametrize("name", ["attention", "recurrence"])
-def test_norms_are_those_of_autograds_jacobian(name, request, text):
+def test_norms_equal_those_of_autograds_jacobian(name, request, text):
     model = request.getfixturevalue(name)
     read = rows(text, 1)
     row = read.rows[0].ids
@@ -104,7 +104,7 @@ def test_norms_are_those_of_autograds_jacobian(name, request, text):
     torch.testing.assert_close(torch.tensor(found.largest), torch.linalg.matrix_norm(jacobian, ord=2))
 
 
-def test_beyond_small_widths_the_typical_norm_is_estimated(attention, text, monkeypatch):
+def test_for_larger_widths_the_typical_norm_is_estimated(attention, text, monkeypatch):
     exact = stream_norms(attention, rows(text, 2))[0]["embedded"]
     monkeypatch.setattr(module, "WIDEST", 4)
     monkeypatch.setattr(module, "PROBES", 4000)
@@ -113,7 +113,7 @@ def test_beyond_small_widths_the_typical_norm_is_estimated(attention, text, monk
     assert estimated.typical == pytest.approx(exact.typical, rel=0.05)
 
 
-def test_losses_are_those_of_the_last_target_alone(attention, text):
+def test_gradients_are_those_of_the_last_targets_loss(attention, text):
     read = rows(text, 3)
     ids = torch.cat([row.ids for row in read.rows], 1)
     (found,) = loss_lengths(attention, read)
@@ -175,7 +175,7 @@ def test_every_recurrence_has_steps_and_some_have_bounds(mixer, units, bounded, 
 
 
 def test_exploding_gradients_are_infinite_and_only_finite_ones_are_drawn(text, tmp_path):
-    """A ReLU net whose state grows by a factor of 1000 at every step: it overflows float32, then float64."""
+    """A ReLU net whose state grows by a factor of 1000 per step: it overflows float32, then float64."""
     spec = LanguageModelSpec(
         layers=1, width=8, context=130, positions="none", mixer={"kind": "rnn", "nonlinearity": "relu"}, norm="none"
     )  # pyright: ignore
@@ -201,7 +201,7 @@ def test_the_largest_singular_value_of_a_wide_matrix(size):
     assert _spectral_norm(size * matrix) == pytest.approx(size * largest, rel=1e-3)
 
 
-def test_a_step_of_an_lstm_is_as_finite_differences_say(text):
+def test_the_jacobian_of_an_lstm_step_equals_finite_differences(text):
     model = LanguageModelSpec(layers=1, width=4, context=16, mixer={"kind": "lstm"}, positions="none").build(11).eval()  # pyright: ignore
     (mixer,), slots = model.mixers, torch.arange(3)
     context = Context((1, 1), model.positions, Causal(), slots, slots)
@@ -236,7 +236,7 @@ def test_attention_has_no_hidden_state(attention, text):
     assert not any(tap._forward_hooks for tap in attention.modules())
 
 
-def test_no_gradient_goes_beyond_the_segment(attention, text):
+def test_no_gradient_reaches_beyond_the_segment(attention, text):
     assert len(flow(attention, text, distance=2).own.losses) == 3
     for distance in (T, 0, -1):
         with pytest.raises(UserError, match=f"segment of {T} tokens, so distances go from 1 to {T - 1}"):
@@ -245,7 +245,7 @@ def test_no_gradient_goes_beyond_the_segment(attention, text):
         flow(attention, text[:4])
 
 
-def test_replicas_are_followed_one_at_a_time(text):
+def test_only_one_replica_can_be_analysed_at_a_time(text):
     two = LanguageModelSpec(layers=1, width=8, context=16, mixer={"heads": 2}).build(11, (0, 1))  # pyright: ignore
     with pytest.raises(UserError, match="but this has 2 replicas"):
         flow(two, text)
@@ -273,7 +273,7 @@ def test_several_models_in_one_picture(attention, recurrence, text, tmp_path):
     assert {row[1] for row in page.table.rows} >= {"loss", "embedded", "layers.0.toy"}
 
 
-def test_what_vanishes_is_not_drawn_where_it_is_zero():
+def test_norms_are_not_drawn_where_they_are_zero():
     rows = in_segments(torch.zeros(5, dtype=torch.long), 4, 1)
     own = SideFlow(4, [1.0, 0.5, 0.0, 0.0], {"embedded": Norms([1.0, 0.5, 0.0, 0.0])}, {})
     gone = GradientFlow("gone", rows, own)

@@ -1,4 +1,4 @@
-"""Whose gradients are followed, of which rows: against autograd by hand, a text at a time."""
+"""Which losses gradients are taken of, and of which rows: compared with autograd, one text at a time."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ BOTH_WAYS = ("model.mixer={kind: lstm, bidirectional: true}", "model.positions=n
 
 
 def texts(count: int, begin: int) -> list[str]:
-    """Of three words to seven: half of them have five or more."""
+    """Texts of three to seven words; half of them have five or more."""
     return [" ".join(WORDS[(k * k + j) % 10] for j in range(3 + k % 5)) for k in range(begin, begin + count)]
 
 
@@ -70,7 +70,7 @@ def by_hand(model, ids, loss, t):
 
 
 @pytest.mark.parametrize("changes", [(), LSTM, BOTH_WAYS], ids=["attention", "lstm", "both ways"])
-def test_of_a_classifier_it_is_the_label_that_speaks_to_its_texts(home, changes):
+def test_for_a_classifier_the_loss_is_that_of_the_label(home, changes):
     task = tasks.load(classifier(home, *changes))
     valid, T = task.data.split("valid"), 5
     long = [k for k in range(25) if len(valid.texts[k].split()) >= T]
@@ -91,8 +91,8 @@ def test_of_a_classifier_it_is_the_label_that_speaks_to_its_texts(home, changes)
     assert len(flow.own.hidden) == (2 if changes else 0)
 
 
-def test_of_both_directions_the_one_that_reads_forwards_is_led_on():
-    """A recurrence that only reads forwards has the same Jacobians, with the same weights."""
+def test_of_a_bidirectional_recurrence_the_forward_direction_is_followed():
+    """A forward-only recurrence with the same weights has the same Jacobians."""
     one_way = {"layers": 1, "width": 8, "context": 6, "positions": "none", "mixer": {"kind": "lstm"}}
     both_ways = {**one_way, "mixer": {"kind": "lstm", "bidirectional": True, "hidden": 8}}
     models = [ClassifierSpec.model_validate(spec).build(11, 2).eval() for spec in (one_way, both_ways)]
@@ -105,7 +105,7 @@ def test_of_both_directions_the_one_that_reads_forwards_is_led_on():
     assert ours.part is None and theirs.part is not None
 
 
-def test_of_a_masked_model_it_is_the_last_token_hidden(home):
+def test_for_a_masked_model_the_loss_is_that_of_the_last_token_masked(home):
     tree = {
         "data": {"source": "files", "path": str(home / "text.txt"), "tokenizer": "word", "batches": "lines"},
         "model": {"kind": "masked-language-model", "layers": 1, "width": 8, "context": 16, "mixer": {"heads": 2}},
@@ -126,7 +126,7 @@ def test_of_a_masked_model_it_is_the_last_token_hidden(home):
     assert len(flow.own.streams["embedded"].typical) == t + 1
 
 
-def test_texts_that_are_too_few_or_too_short(home):
+def test_too_few_or_too_short_texts(home):
     task = tasks.load(classifier(home))
     with pytest.raises(UserError, match=r"3 texts of 'test' .* at least 4 are needed for a mean: name another --split"):
         task.followed("test", 32)  # pyright: ignore[reportAttributeAccessIssue]
@@ -143,7 +143,7 @@ def test_segments_of_a_single_token(home):
         tasks.load(from_tree(tree, "test")).followed("train", 4)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_run_is_asked_and_the_page_says_what_the_loss_is(home):
+def test_the_page_of_a_run_names_the_loss(home):
     (last,) = train([classifier(home, *LSTM)], ["last"], home / "runs")
     (mean,) = train([classifier(home)], ["mean"], home / "runs")
     page = FlowPage([FlowOfArm(run.name, [flow_in(run, distance=3)]) for run in (last, mean)], "valid")

@@ -1,4 +1,4 @@
-"""Gradients, against differences of the log-probabilities themselves."""
+"""Gradients, compared with finite differences of the log-probabilities."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from headway.nn.heads import Reweight
 SENTENCE = "the lazy fox jumps"
 
 
-def test_lengths_are_those_of_the_slopes(decoder, words):
+def test_lengths_equal_finite_differences(decoder, words):
     model = decoder(words.size).double()
     found = gradients_of(model, words, SENTENCE)
     ids = torch.tensor(words.encode(SENTENCE).ids, dtype=torch.int64)[None, None]
@@ -39,7 +39,7 @@ def test_rows_are_shares_and_a_decoder_does_not_depend_on_what_comes_later(decod
     assert found.lengths.triu(1).eq(0).all() and found.lengths.tril().ne(0).sum() == 10
 
 
-def test_a_decoder_that_sees_the_future_is_seen_to(decoder, words):
+def test_a_decoder_that_sees_the_future_has_gradients_there(decoder, words):
     assert gradients_of(decoder(words.size, fusion=Reweight()), words, SENTENCE).lengths.triu(1).gt(0).any()
 
 
@@ -49,7 +49,7 @@ def test_a_model_without_attention_has_gradients(without_attention, words):
     assert [row[0] for row in found.table.rows] == [row[3] for row in found.table.rows] == SENTENCE.split()
 
 
-def test_a_classifier_predicts_once(encoder, words):
+def test_a_classifier_has_one_prediction(encoder, words):
     found = gradients_of(
         encoder(words.size), words, SENTENCE, explain=lambda answer: likeliest(answer, lambda best: ["abc"[best[0]]])
     )
@@ -59,13 +59,13 @@ def test_a_classifier_predicts_once(encoder, words):
     assert "<svg" in found._repr_html_()
 
 
-def test_the_model_is_left_as_it_was(decoder, words):
+def test_the_model_is_not_changed(decoder, words):
     model = decoder(words.size)
     gradients_of(model, words, SENTENCE)
     assert not model.embedding._forward_hooks
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_without_an_embedding_there_is_nothing_to_take_gradients_in(words):
+def test_a_model_without_an_embedding_is_refused(words):
     with pytest.raises(UserError, match="linear has no embedding"):
         gradients_of(nn.Linear(2, 2), words, SENTENCE, "linear")

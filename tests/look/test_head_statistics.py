@@ -1,4 +1,4 @@
-"""What is said of maps whose answers are known."""
+"""Statistics of maps whose values are known."""
 
 import math
 
@@ -15,7 +15,7 @@ def causal(length: int, heads: int = 2, seed: int = 0, sharpness: float = 1.0) -
     return scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf).softmax(-1)
 
 
-def test_a_head_that_looks_everywhere_alike():
+def test_a_head_with_uniform_weights():
     n = 5
     found = statistics(torch.full((1, n, n), 1 / n)).of(0)
     assert found["entropy"] == pytest.approx(math.log(n)) and found["entropy_share"] == pytest.approx(1)
@@ -23,17 +23,17 @@ def test_a_head_that_looks_everywhere_alike():
     assert found["distance"] == pytest.approx(sum(abs(i - j) for i in range(n) for j in range(n)) / n**2)
 
 
-def test_a_decoder_that_looks_everywhere_alike_before_it():
+def test_a_causal_head_with_uniform_weights():
     weights = torch.ones(4, 4).tril()
     found = statistics((weights / weights.sum(-1, keepdim=True))[None]).of(0)
-    # Rows of 2, 3 and 4 keys; the first row had no choice.
+    # Rows with 2, 3 and 4 keys; the first row has only one.
     assert found["entropy"] == pytest.approx((math.log(2) + math.log(3) + math.log(4)) / 3)
     assert found["entropy_share"] == pytest.approx(1)
     assert found["on_self"] == found["on_first"] == found["on_previous"] == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
     assert found["distance"] == pytest.approx((1 / 2 + 3 / 3 + 6 / 4) / 3)
 
 
-def test_a_head_that_looks_mostly_at_the_token_before():
+def test_a_head_that_attends_mostly_to_the_previous_token():
     weights = 0.9 * torch.eye(6).roll(-1, dims=1) + 0.1 * torch.eye(6)  # row i: 0.9 at i - 1, row 0 at 5
     found = statistics(weights[None]).of(0)
     assert found["on_previous"] == pytest.approx(0.9) and found["on_self"] == pytest.approx(0.1)
@@ -41,10 +41,10 @@ def test_a_head_that_looks_mostly_at_the_token_before():
     assert found["distance"] == pytest.approx(0.9 * (5 * 1 + 5) / 6)
     one_row = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
     assert found["entropy"] == pytest.approx(one_row)
-    assert found["entropy_share"] == pytest.approx(one_row / math.log(2))  # each row had two keys to look at
+    assert found["entropy_share"] == pytest.approx(one_row / math.log(2))  # each row has two visible keys
 
 
-def test_where_nobody_has_a_choice_there_is_no_number():
+def test_with_one_visible_key_there_is_no_entropy():
     assert all(math.isnan(value) for value in statistics(torch.ones(1, 1, 1)).of(0).values())
 
 
@@ -58,21 +58,21 @@ def test_bounds(length: int, seed: int, sharpness: float):
     assert ((found.distance >= 0) & (found.distance <= length - 1)).all()
 
 
-def test_any_axes_may_lead():
+def test_any_leading_axes_are_allowed():
     weights = torch.stack([causal(5, seed=s) for s in range(3)])
     assert statistics(weights).entropy.shape == (3, 2)
     assert statistics(weights).of(1, 0) == pytest.approx(statistics(weights[1]).of(0))
 
 
-def test_what_is_lost_to_padding():
+def test_the_weight_on_padding():
     weights = torch.tensor([[[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
     padding_mask = torch.tensor([True, True, False])
     assert on_padding(weights, padding_mask).tolist() == [
         0.125
-    ]  # of the two tokens; what padding does is nobody's concern
+    ]  # of the two tokens; the row of the padding does not count
 
 
-def test_rollout_is_abnars_and_zuidemas():
+def test_rollout_is_that_of_abnar_and_zuidema():
     layers = [causal(6, heads=h, seed=h) for h in (1, 2, 4)]
     expected = torch.eye(6).double()
     for a in layers:

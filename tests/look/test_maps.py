@@ -1,4 +1,4 @@
-"""Maps are what the model did, under every kernel, without the padding."""
+"""Maps show what the model computed, under every kernel, without the padding."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ SENTENCE = "the lazy fox jumps"
 
 @pytest.mark.parametrize("positions", [NoPositions(), Learned(), Alibi(), Rotary(), T5()], ids=lambda p: p.kind)
 @pytest.mark.parametrize("fusion", [Shift(), Reweight()], ids=lambda f: f.kind)
-def test_maps_of_the_fused_kernel_are_those_of_the_plain_one(decoder, words, positions, fusion):
+def test_maps_of_the_fused_kernel_equal_those_of_the_plain_one(decoder, words, positions, fusion):
     fused = decoder(words.size, positions, fusion, "sdpa")
     (maps,) = maps_of(fused, words, [SENTENCE])
     plain = decoder(words.size, positions, fusion, "plain")
@@ -33,7 +33,7 @@ def test_maps_of_the_fused_kernel_are_those_of_the_plain_one(decoder, words, pos
     assert maps.tokens == ("the", "lazy", "fox", "jumps")
 
 
-def test_a_kernel_that_does_something_else_is_noticed(decoder, words):
+def test_a_kernel_with_another_result_is_noticed(decoder, words):
     model = decoder(words.size)
     true = model.layers[1].mixer.backend
 
@@ -58,7 +58,7 @@ def test_the_right_replica_is_shown(decoder, words):
     assert not torch.allclose(maps[0].layers[1], maps[1].layers[1])
 
 
-def test_sentences_of_an_encoder_are_read_together_and_padding_is_cut_away(encoder, words):
+def test_sentences_of_an_encoder_are_batched_and_padding_is_removed(encoder, words):
     model = encoder(words.size)
     together = maps_of(model, words, [SENTENCE, "the dog", "fox"])
     for sentence, maps in zip([SENTENCE, "the dog", "fox"], together, strict=True):
@@ -74,7 +74,7 @@ def test_sentences_of_an_encoder_are_read_together_and_padding_is_cut_away(encod
     assert "padding" in together[0].table().columns
 
 
-def test_weight_that_is_lost_to_padding_is_counted(encoder, words):
+def test_the_weight_on_padding_is_reported(encoder, words):
     (maps,) = maps_of(encoder(words.size, heeds=False), words, ["the dog"])
     lost = maps.padding[0]
     assert (lost > 0.1).all()
@@ -93,7 +93,7 @@ def test_only_some_layers_have_attention(decoder, words):
     assert attention_layers(model) == {0: "layers.0.attention", 2: "layers.2.attention"}
 
 
-def test_statistics_and_rollout_are_those_of_the_maps(decoder, words):
+def test_statistics_and_rollout_are_computed_from_the_maps(decoder, words):
     (maps,) = maps_of(decoder(words.size), words, [SENTENCE])
     heads = maps.as_json()["heads"]
     assert [(h["layer"], h["head"]) for h in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -112,7 +112,7 @@ def test_one_token_has_maps_but_no_statistics(decoder, words):
     assert "<svg" in maps._repr_html_()
 
 
-def test_letters_have_signs_where_they_cannot_be_seen(decoder, letters):
+def test_invisible_characters_are_shown_as_symbols(decoder, letters):
     (maps,) = maps_of(decoder(letters.size), letters, ["fox \n"])
     assert maps.tokens == ("f", "o", "x", "␣", "↵")
 
@@ -120,7 +120,7 @@ def test_letters_have_signs_where_they_cannot_be_seen(decoder, letters):
 # Mistakes
 
 
-def test_a_model_without_attention_says_so_and_offers_gradients(without_attention, words):
+def test_a_model_without_attention_is_refused_with_a_hint_at_gradients(without_attention, words):
     with pytest.raises(UserError, match=r"tiny has no attention layers, .* --show gradients"):
         maps_of(without_attention(words.size), words, [SENTENCE], "tiny")
 
@@ -143,7 +143,7 @@ def test_a_sentence_longer_than_the_learned_positions(decoder, encoder, words):
         maps_of(decoder(words.size), words, ["fox " * 17])
 
 
-def test_layers_and_heads_that_are_not_there(decoder, words):
+def test_layers_and_heads_that_do_not_exist(decoder, words):
     (maps,) = maps_of(decoder(words.size), words, [SENTENCE], "tiny")
     with pytest.raises(UserError, match=r"tiny has no attention in layer 2; layers with attention: 0, 1"):
         maps.grid(layer=2)
@@ -158,7 +158,7 @@ def test_layers_and_heads_that_are_not_there(decoder, words):
         one.draw(0, 1)
 
 
-def test_what_has_no_room_is_refused_before_anything_is_computed(decoder, words, monkeypatch):
+def test_maps_too_large_to_draw_are_refused_before_anything_is_computed(decoder, words, monkeypatch):
     model = decoder(words.size)
     monkeypatch.setattr(type(model), "forward", lambda *_: pytest.fail("it was computed"))
     with pytest.raises(UserError, match=r"25,000 tokens are too many to look at: .*at most 8,192"):

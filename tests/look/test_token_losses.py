@@ -1,4 +1,4 @@
-"""What is lost token by token with heads switched off: beside a model whose weights were set to zero instead."""
+"""The loss per token with heads switched off, compared with a model whose weights were set to zero."""
 
 import copy
 
@@ -25,7 +25,7 @@ def total(losses: TokenLosses) -> float:
     return sum(nats for nats in losses.nats if nats is not None)
 
 
-def test_a_head_that_is_off_brings_what_a_head_without_output_weights_brings(decoder, words):
+def test_switching_a_head_off_equals_setting_its_output_weights_to_zero(decoder, words):
     model = decoder(words.size)
     without = copy.deepcopy(model)
     mixer = without.layers[0].mixer
@@ -37,7 +37,7 @@ def test_a_head_that_is_off_brings_what_a_head_without_output_weights_brings(dec
     assert off.nats != losing(model, words)().nats
 
 
-def test_nothing_off_is_the_model_itself_and_so_is_what_comes_after(decoder, words):
+def test_switching_nothing_off_changes_nothing_and_heads_are_switched_on_again(decoder, words):
     model = decoder(words.size)
     before = losing(model, words)()
     assert switched_off(model, losing(model, words), {}) == before
@@ -45,7 +45,7 @@ def test_nothing_off_is_the_model_itself_and_so_is_what_comes_after(decoder, wor
     assert losing(model, words)() == before
 
 
-def test_one_after_the_other_is_each_alone(decoder, words):
+def test_heads_are_switched_off_one_at_a_time(decoder, words):
     model = decoder(words.size)
     found = each_switched_off(model, losing(model, words), {"layers.0.attention": 2})
     alone = switched_off(model, losing(model, words), {"layers.0.attention": [1]})
@@ -53,7 +53,7 @@ def test_one_after_the_other_is_each_alone(decoder, words):
     assert found["layers.0.attention", 1] == pytest.approx(total(alone) - total(losing(model, words)()))
 
 
-def test_a_head_that_is_not_there_is_said(decoder, words):
+def test_a_head_that_does_not_exist_is_refused(decoder, words):
     model = decoder(words.size)
     with pytest.raises(UserError, match="no head 7"):
         switched_off(model, losing(model, words), {"layers.0.attention": [7]})

@@ -1,5 +1,5 @@
-"""How far gradients reach in translators, along the target and from the end of the source: against autograd by hand, a
-pair at a time, and where the answer is known from how a model is made."""
+"""How far gradients reach in translators, along the target and from the end of the source: compared with autograd, one
+pair at a time, and with models whose gradients are known."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from headway.tasks.abilities import FollowsGradients
 
 WORDS = ["salt", "ship", "wave", "sail", "bird", "wing", "star", "mud", "root", "old"]
 S, T = 6, 7
-"""What half of the sources and half of the targets have: tokens, END among them."""
+"""The number of tokens, with END, that half of the sources and half of the targets have at least."""
 RECURRENT = ("model.positions=none", "model.first_state=encoder")
 ADDITIVE = "model.cross={kind: attention, heads: 1, similarity: additive}"
 TWO_STACKS = {
@@ -46,7 +46,7 @@ ONE_ROW = {
 
 
 def texts(k: int) -> tuple[str, str]:
-    """Of four words to six; most targets have one more."""
+    """Sources of four to six words; most targets have one more."""
     source = [WORDS[(k * k + j) % 10] for j in range(4 + k % 3)]
     return " ".join(source), " ".join([*source[::-1], *["old"] * (k % 4 != 3)])
 
@@ -75,13 +75,13 @@ def task_and_model(home, *changes: str, kind: str = "encoder-decoder") -> tuple[
     model = task.build([3], "cpu").eval()
     drawn = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for weight in model.parameters():  # so that nothing is nearly zero, or nearly one, as training begins
+        for weight in model.parameters():  # so that nothing is close to zero or one, as in a fresh model
             weight.add_(0.2 * torch.randn(weight.shape, generator=drawn))
     return task, model
 
 
 def long_texts(task) -> list[tuple[list[int], list[int], int]]:
-    """The source with END, what is known of the target, and what is asked for: of all pairs that are long enough."""
+    """The source with END, the target so far, and the token to predict, for all pairs that are long enough."""
     valid, found = task.data.split("valid"), []
     for source, target in zip(valid.source.texts, valid.target.texts, strict=True):
         ids = [
@@ -95,7 +95,7 @@ def long_texts(task) -> list[tuple[list[int], list[int], int]]:
 
 
 def by_hand(model, read, known, asked, taps):
-    """∂loss in what flows by these taps, one after another, as lengths; and the typical norms of ∂top_t."""
+    """The norms of ∂loss with respect to the outputs of these taps, and the typical norms of ∂top_t."""
     leaves, top = [], []
 
     def put(module, given, out):
@@ -117,18 +117,18 @@ def by_hand(model, read, known, asked, taps):
 
 
 def mean(found: list[torch.Tensor], tokens: int) -> list[float]:
-    """By distance from the end of each."""
+    """Means by distance from the end of each."""
     return torch.stack([one.flip(0)[:tokens] for one in found]).mean(0).tolist()
 
 
 @pytest.mark.parametrize("changes", TWO_STACKS.values(), ids=TWO_STACKS)
-def test_of_an_encoder_and_a_decoder_each_has_its_side(home, changes):
+def test_encoder_and_decoder_each_have_their_own_side(home, changes):
     task, model = task_and_model(home, *changes)
     pairs = long_texts(task)
     flow = gradient_flow(model, task.followed("valid", 32))
     found = [by_hand(model, *pair, (model.encoder.embedded, model.embedded)) for pair in pairs]
     assert len(flow.rows.rows) == len(pairs) == 7 and flow.source is not None
-    assert {len(pair[0]) for pair in pairs} == {6, 7}  # sources are whole, and distances end with the shortest
+    assert {len(pair[0]) for pair in pairs} == {6, 7}  # sources are not truncated, and distances end with the shortest
     assert flow.source.losses == pytest.approx(mean([losses[0] for losses, _ in found], S), rel=1e-4)
     assert flow.own.losses == pytest.approx(mean([losses[1] for losses, _ in found], T), rel=1e-4)
     few = [norms for _, norms in found][:: len(found) // 4][:4]
@@ -141,9 +141,9 @@ def test_of_an_encoder_and_a_decoder_each_has_its_side(home, changes):
 
 
 @pytest.mark.parametrize("changes", ONE_ROW.values(), ids=ONE_ROW)
-def test_of_one_stack_the_row_is_followed_through_the_target_into_the_source(home, changes):
-    """By hand in two passes, the source first: its END is what the second begins with, and the slot that it leaves free
-    is padding."""
+def test_in_a_decoder_only_translator_gradients_reach_through_the_target_into_the_source(home, changes):
+    """By autograd in two passes, the source first: its END is the first token of the second, and the slot it leaves
+    free is padding."""
     task, model = task_and_model(home, *changes, kind="decoder-only")
     flow = gradient_flow(model, task.followed("valid", 32))
     found = [by_hand(model, *pair, (model.embedded,)) for pair in long_texts(task)]
@@ -161,8 +161,8 @@ def test_of_one_stack_the_row_is_followed_through_the_target_into_the_source(hom
 @pytest.mark.parametrize(
     "kind, changes", [("encoder-decoder", TWO_STACKS["gru"]), ("decoder-only", ONE_ROW["lstm alone"])]
 )
-def test_states_are_those_of_the_pass(home, kind, changes):
-    """Of a decoder that begins with what the encoder is left with; and of a row that begins with an empty slot."""
+def test_hidden_states_are_those_of_the_forward_pass(home, kind, changes):
+    """For a decoder whose first state is the encoder's last, and for a row that begins with an empty slot."""
     task, model = task_and_model(home, *changes, kind=kind)
     rows = task.followed("valid", 32).few(1)
     mixer, given = model.layers[0].mixer, []
@@ -190,11 +190,11 @@ def test_states_are_those_of_the_pass(home, kind, changes):
     assert state.norms.typical == pytest.approx(expected, rel=1e-4)
 
 
-# --- where the answer is known ---------------------------------------------------------------------------------------
+# --- known gradients -------------------------------------------------------------------------------------------------
 
 
 class DeafSpec(MixerSpec):
-    """Looks at no source."""
+    """A cross-attention that ignores its source."""
 
     kind: Literal["deaf"] = "deaf"
 
@@ -218,7 +218,7 @@ class Deaf(Mixer):
 
 
 @pytest.mark.parametrize("cross", ["zeros", "deaf"])
-def test_a_decoder_that_ignores_its_source_has_nothing_but_zeros_there(home, cross):
+def test_a_decoder_that_ignores_its_source_has_zero_gradients_there(home, cross):
     task, model = task_and_model(home, *(["model.cross=deaf"] if cross == "deaf" else []))
     if cross == "zeros":
         for layer in model.layers:
@@ -234,8 +234,8 @@ def test_a_decoder_that_ignores_its_source_has_nothing_but_zeros_there(home, cro
 
 
 def test_a_recurrence_alone_forgets_the_source_and_attention_does_not(home):
-    """h' = tanh(x + h/2) halves what came before at every step, at least. Attention whose queries are zero looks at all
-    of the source alike, however far away."""
+    """h' = tanh(x + h/2) at least halves earlier gradients at every step. Attention with zero queries attends uniformly
+    to the whole source, however far away."""
     plain = ("model.layers=1", "model.norm=none", "model.feedforward=none", "model.positions=none")
     task, alone = task_and_model(home, *plain, "model.mixer=rnn", "model.mask=causal", kind="decoder-only")
     with torch.no_grad():
@@ -252,7 +252,7 @@ def test_a_recurrence_alone_forgets_the_source_and_attention_does_not(home):
     assert max(sees.losses[1:]) < 2 * min(sees.losses[1:])
 
 
-# --- what may be asked -----------------------------------------------------------------------------------------------
+# --- options ---------------------------------------------------------------------------------------------------------
 
 
 def test_distances_end_with_the_longer_side(home):
@@ -272,7 +272,7 @@ def test_distances_end_with_the_longer_side(home):
 
 
 def pairs_of(sources: list[int], targets: list[int]) -> PairedTexts:
-    """With so many tokens, END among them."""
+    """Pairs with these numbers of tokens, including END."""
     source, target = (
         TextSide([""] * len(n), np.zeros(sum(n) - len(n), np.int32), np.cumsum(n) - np.arange(1, len(n) + 1), 9)
         for n in (sources, targets)
@@ -296,7 +296,7 @@ def test_both_sides_of_a_pair_count():
         long_pairs(pairs_of([5] * 6, [1] * 6), 9, 32, "valid")
 
 
-def test_both_kinds_stand_in_one_picture(home, tmp_path):
+def test_both_kinds_of_translators_are_drawn_together(home, tmp_path):
     arms = []
     for kind, changes in (("encoder-decoder", ()), ("decoder-only", ONE_ROW["lstm alone"])):
         task, model = task_and_model(home, "model.layers=1", *changes, kind=kind)
@@ -313,7 +313,7 @@ def test_both_kinds_stand_in_one_picture(home, tmp_path):
         assert drawn.save(tmp_path / f"flow.{ending}").stat().st_size > 1000
 
 
-def test_a_run_is_asked(home, tmp_path):
+def test_the_gradient_flow_of_a_run(home, tmp_path):
     (run,) = train([recipe(home, "model.layers=1", "scoring.splits=[valid]")], ["translator"], tmp_path)
     flow = flow_in(run, distance=3)
     assert flow.source is not None and len(flow.own.losses) == len(flow.source.losses) == 4
@@ -321,7 +321,7 @@ def test_a_run_is_asked(home, tmp_path):
         flow_in(run, "test")
 
 
-def test_models_of_pictures_are_told_what_may_be_asked():
+def test_a_picture_model_is_refused_with_alternatives():
     run: Any = SimpleNamespace(name="pictures", recipe=from_tree(OF_PICTURES, "test", overrides=["data.path=here"]))
     with pytest.raises(
         UserError, match=r"only possible with .*translators, but pictures is a clip; try headway match pictures"
