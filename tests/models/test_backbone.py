@@ -1,4 +1,4 @@
-"""What both models share: padding, left or right and in any amount, changes nothing for the tokens it stands around."""
+"""What the models share: padding, on the left or right and in any amount, does not change results at tokens."""
 
 import itertools
 
@@ -67,7 +67,7 @@ def classifier(
 
 
 def padded(rows: list[Tensor], left: list[int], right: int, filler: int) -> tuple[Tensor, Tensor]:
-    """Rows [R, n] of different lengths side by side, as [R, B, T] ids and where they are real."""
+    """Rows [R, n] of different lengths as one batch: ids [R, B, T] and the padding mask."""
     T = max(before + row.shape[1] for row, before in zip(rows, left, strict=True)) + right
     ids = torch.full((2, len(rows), T), filler)
     padding_mask = torch.zeros(2, len(rows), T, dtype=torch.bool)
@@ -106,26 +106,26 @@ SHAPE = {"lengths": [CONTEXT, 1, 4], "left": [2, 7, 0], "right": 3, "filler": 5}
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("positions", LOOKING_BACK, ids=lambda p: p.kind)
-def test_a_language_model_does_not_notice_padding_under_any_positions(positions, backend):
+def test_a_language_model_ignores_padding_with_any_positions(positions, backend):
     check_language_model(language_model(positions, backend=backend), **SHAPE)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("positions", BOTH_WAYS, ids=lambda p: p.kind)
-def test_a_classifier_does_not_notice_padding_under_any_positions(positions, backend):
+def test_a_classifier_ignores_padding_with_any_positions(positions, backend):
     check_classifier(classifier(positions, backend=backend), **SHAPE)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("fusion", FUSIONS, ids=lambda f: "-".join(map(str, f.model_dump().values())))
-def test_nor_under_any_fusion_and_norm_placement(fusion, placement):
+def test_padding_is_ignored_with_any_fusion_and_norm_placement(fusion, placement):
     check_language_model(language_model(Learned(), fusion, placement=placement), **SHAPE)
     check_classifier(classifier(Learned(), fusion, placement=placement), **SHAPE)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
 @pytest.mark.parametrize("window", [None, 2])
-def test_nor_with_any_pooling_and_window(pooling, window):
+def test_padding_is_ignored_with_any_pooling_and_window(pooling, window):
     check_classifier(classifier(Rotary(), window=window, pooling=pooling), **SHAPE)
     check_language_model(language_model(Rotary(), window=window), **SHAPE)
 
@@ -144,15 +144,15 @@ MODELS = {
     right=st.integers(0, 9),
     filler=st.integers(0, V - 1),
 )
-def test_any_amount_on_any_side_in_any_company(which, rows, right, filler):
+def test_any_amount_of_padding_on_any_side_in_any_batch_is_ignored(which, rows, right, filler):
     check = check_language_model if which[0] == "lm" else check_classifier
     check(MODELS[which], [n for n, _ in rows], [before for _, before in rows], right, filler)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("positions", [Learned(), Alibi(), T5()], ids=lambda p: p.kind)
-def test_gradients_are_those_without_padding(positions, backend):
-    """Among them: what a query that may look nowhere sends back is nothing, not NaN."""
+def test_gradients_equal_those_without_padding(positions, backend):
+    """In particular, a query without visible keys has a gradient of zero, not NaN."""
     model = language_model(positions, backend=backend)
     rows = rows_of([4, 4])
     ids, padding_mask = padded(rows, [3, 0], 2, 1)
@@ -166,19 +166,19 @@ def test_gradients_are_those_without_padding(positions, backend):
 
 
 @pytest.mark.parametrize("positions", LOOKING_BACK, ids=lambda p: p.kind)
-def test_rows_padded_on_their_left_go_on_from_a_cache(positions):
+def test_rows_padded_on_the_left_continue_from_a_cache(positions):
     model = language_model(positions)
     rows = rows_of([5, 3])
     ids, padding_mask = padded(rows, [0, 2], 0, 1)
     whole, _ = model(ids, padding_mask=padding_mask)
     _, state = model(ids[..., :3], padding_mask=padding_mask[..., :3])
     later, state = model(ids[..., 3:4], state, padding_mask[..., 3:4])
-    last, state = model(ids[..., 4:], state)  # nothing said: all real
+    last, state = model(ids[..., 4:], state)  # without a padding mask, all are tokens
     torch.testing.assert_close(torch.cat((later, last), 2), whole[..., 3:, :], rtol=1e-5, atol=1e-5)
     assert state.length == 5 and torch.equal(state.padding_mask, padding_mask)
 
 
-def test_without_padding_the_plainly_causal_path_is_taken(monkeypatch):
+def test_without_padding_the_causal_kernel_is_used(monkeypatch):
     from headway.nn.context import AttentionContext
 
     seen = []
@@ -194,7 +194,7 @@ def test_without_padding_the_plainly_causal_path_is_taken(monkeypatch):
     assert seen and not any(seen)
 
 
-def test_a_row_of_nothing_but_padding_gives_numbers():
+def test_a_row_of_only_padding_gives_finite_numbers():
     ids = torch.zeros(2, 1, 3, dtype=torch.int64)
     nothing = torch.zeros_like(ids, dtype=torch.bool)
     for pooling, backend in itertools.product(["mean", "first", "max"], BACKENDS):
@@ -202,7 +202,7 @@ def test_a_row_of_nothing_but_padding_gives_numbers():
         assert logits.isfinite().all()
 
 
-def test_learned_positions_end_where_tokens_do_not_slots():
+def test_learned_positions_limit_tokens_and_not_slots():
     model = classifier(Learned())
     (row,) = rows_of([CONTEXT])
     ids, padding_mask = padded([row], [20], 20, 0)

@@ -1,4 +1,4 @@
-"""Encoders that transformers runs, behind the interface of ours: vectors, taps, maps, trainings to be repeated."""
+"""Encoders that transformers runs, behind Headway's interface: vectors, taps, maps, reproducible training."""
 
 import inspect
 
@@ -14,7 +14,7 @@ from headway.look.maps import maps_of
 from headway.nn.taps import intervene, watch
 from headway.recipe.recipe import from_tree
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # DeBERTa's own
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # from DeBERTa's own code
 
 
 def recipe(origin, *changes):
@@ -29,14 +29,14 @@ def started(made, seeds=(0,)):
 
 
 @pytest.mark.parametrize("family", FOREIGN)
-def test_it_is_built_to_be_trained_and_drops_from_the_first_step(encoder_folder, family):
+def test_it_is_built_in_training_mode(encoder_folder, family):
     model = recipe(encoder_folder(family)[0]).model.build(len(PIECES), 2, (0,))
     assert [name for name, part in model.named_modules() if not part.training] == []
 
 
 @pytest.mark.parametrize("family", FOREIGN)
 @torch.no_grad()
-def test_their_vectors_their_maps_and_taps(encoder_folder, family):
+def test_vectors_equal_those_of_transformers_and_maps_and_taps_work(encoder_folder, family):
     from transformers import AutoTokenizer
 
     folder, theirs = encoder_folder(family)
@@ -51,7 +51,7 @@ def test_their_vectors_their_maps_and_taps(encoder_folder, family):
         ours, _ = model.hidden(given["input_ids"][None], padding_mask=there[None])
     expected = theirs(**given, output_hidden_states=True)
     assert torch.allclose(ours[0][there], expected.last_hidden_state[there], atol=1e-5)
-    assert ("layers.0.stream" in seen) == (family != "albert"), "whose layers are one layer, many times"
+    assert ("layers.0.stream" in seen) == (family != "albert"), "ALBERT applies one layer many times"
     (shown,) = maps_of(model, made.data.tokenizer.learn(""), ["a good film"])
     assert set(shown.layers) == {0, 1} and shown.largest_difference < 1e-5
     assert torch.allclose(shown.layers[1].sum(-1), torch.ones(2, 5), atol=1e-5)
@@ -67,7 +67,7 @@ def test_their_vectors_their_maps_and_taps(encoder_folder, family):
 
 
 @pytest.mark.parametrize("family", ["mpnet", "albert"])
-def test_gradients_are_followed_where_layers_can_be_told_apart(encoder_folder, family):
+def test_gradient_flow_works_where_layers_are_distinct(encoder_folder, family):
     model, row = started(recipe(encoder_folder(family)[0])), torch.tensor([[[2, 5, 6, 11, 3]]])
     rows = GradientRows(rows_of(row, row), GradientSide(5), lambda model, row: row.target, "", "", "")
     if family == "albert":
@@ -77,7 +77,7 @@ def test_gradients_are_followed_where_layers_can_be_told_apart(encoder_folder, f
         assert all(norm > 0 for norms in stream_norms(model, rows)[0].values() for norm in norms.typical)
 
 
-def test_padding_and_rows_make_no_difference(encoder_folder):
+def test_results_do_not_depend_on_padding_and_other_rows(encoder_folder):
     folder, _ = encoder_folder("deberta")
     model = started(recipe(folder))
     row = torch.tensor([2, 5, 6, 11, 3])
@@ -89,7 +89,7 @@ def test_padding_and_rows_make_no_difference(encoder_folder):
         assert torch.allclose(model(row[None, None])[0, 0], model(filled, told)[0, 0], atol=1e-5)
 
 
-def test_padding_may_stand_anywhere(encoder_folder):
+def test_padding_may_be_anywhere(encoder_folder):
     folder, _ = encoder_folder("mpnet")
     model = started(recipe(folder))
     row, ids = torch.tensor([2, 5, 6, 11, 3]), torch.full((1, 3, 9), 7)
@@ -108,7 +108,7 @@ def tried(folder, reviews, *changes):
     return recipe(folder, *data, *steps, *changes)
 
 
-def test_a_training_can_be_repeated_dropout_and_all(encoder_folder, reviews, tmp_path, workshop):
+def test_training_is_reproducible_including_dropout(encoder_folder, reviews, tmp_path, workshop):
     from headway.experiment.train import load_model, train
 
     folder, theirs = encoder_folder("small-electra")
@@ -126,7 +126,7 @@ def test_a_training_can_be_repeated_dropout_and_all(encoder_folder, reviews, tmp
 @pytest.mark.slow
 @pytest.mark.audited
 @pytest.mark.parametrize("family", ["small-electra", "mpnet", "deberta"])
-def test_audits_ask_it_as_any_other(encoder_folder, reviews, tmp_path, workshop, family):
+def test_audits_apply_as_to_any_model(encoder_folder, reviews, tmp_path, workshop, family):
     from headway.audit.audit import read_report
     from headway.experiment.train import train
 
@@ -140,7 +140,7 @@ def test_audits_ask_it_as_any_other(encoder_folder, reviews, tmp_path, workshop,
         assert asked[name].verdict != "fail", asked[name].sentence
 
 
-def test_an_architecture_that_nobody_knows(encoder_folder):
+def test_an_unknown_architecture(encoder_folder):
     import json
 
     folder, _ = encoder_folder("mpnet")
@@ -150,7 +150,7 @@ def test_an_architecture_that_nobody_knows(encoder_folder):
         recipe(folder)
 
 
-def test_what_it_cannot_do_is_said(encoder_folder):
+def test_unsupported_settings_are_refused(encoder_folder):
     folder, _ = encoder_folder("deberta")
     made = recipe(folder)
     with pytest.raises(UserError, match="one replica at a time"):
@@ -164,7 +164,7 @@ def test_what_it_cannot_do_is_said(encoder_folder):
 
 @pytest.mark.parametrize("family", ["mpnet", "deberta"])
 @torch.no_grad()
-def test_adapters_are_put_in_by_peft(encoder_folder, family):
+def test_adapters_are_added_by_peft(encoder_folder, family):
     pytest.importorskip("peft")
     folder, _ = encoder_folder(family)
     targets = "[queries, keys, values, output, feedforward]"
@@ -177,7 +177,7 @@ def test_adapters_are_put_in_by_peft(encoder_folder, family):
     assert {name for name, p in one.items() if p.pace} == {*added, *(name for name in one if name.startswith("head."))}
     for name in added:
         assert one[name].shape[0] == 1 and torch.equal(one[name], same[name])
-        assert torch.equal(one[name], other[name]) == ("lora_B" in name)  # which begins as nothing
+        assert torch.equal(one[name], other[name]) == ("lora_B" in name)  # the up projection starts at zero
     ids = torch.tensor([[[2, 5, 6, 11, 3]]])
     assert torch.allclose(models[0](ids), plain(ids), atol=1e-6)
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Language models that transformers runs, behind the interface of ours: logits, caches, sampling, padding, maps."""
+"""Language models that transformers runs, behind Headway's interface: logits, caches, sampling, padding, maps."""
 
 import json
 
@@ -55,10 +55,10 @@ def causal_folder(tmp_path, gpt2_library):
 
 @pytest.mark.parametrize("kind", all_kinds("gpt_neox", "opt", "gemma2", "gpt_oss", "bloom", "mamba"))
 @torch.no_grad()
-def test_their_logits_whole_padded_and_token_by_token(causal_folder, tmp_path, kind):
+def test_logits_equal_those_of_transformers_at_once_padded_and_in_pieces(causal_folder, tmp_path, kind):
     folder, theirs = causal_folder(kind)
     run = import_folder(folder, None, tmp_path / "runs").run
-    (folder / "model.safetensors").unlink()  # a run needs nothing but itself
+    (folder / "model.safetensors").unlink()  # a run needs only its own folder
     model, _ = load_model(run)
     ids = torch.randint(1, 300, (1, 2, 12), generator=torch.Generator().manual_seed(1))
     expected = theirs(ids[0]).logits
@@ -72,7 +72,7 @@ def test_their_logits_whole_padded_and_token_by_token(causal_folder, tmp_path, k
         state, pieces = None, []
         for part in ids.split([4, 1, 7], 2):
             logits, after = model(part, state)
-            assert torch.equal(model(part, state)[0], logits), "going on changes nothing of what it goes on from"
+            assert torch.equal(model(part, state)[0], logits), "continuing from a state must not change it"
             pieces.append(logits)
             state = after
         assert torch.allclose(torch.cat(pieces, 2)[0], expected, atol=1e-5)
@@ -86,7 +86,7 @@ def test_their_logits_whole_padded_and_token_by_token(causal_folder, tmp_path, k
 
 @pytest.mark.parametrize("kind", all_kinds("gemma2", "bloom", "mamba"))
 @torch.no_grad()
-def test_they_are_looked_into(causal_folder, tmp_path, kind):
+def test_their_maps_are_shown(causal_folder, tmp_path, kind):
     folder, theirs = causal_folder(kind)
     run = import_folder(folder, None, tmp_path / "runs").run
     model, _ = load_model(run)
@@ -104,7 +104,7 @@ def test_they_are_looked_into(causal_folder, tmp_path, kind):
         assert not torch.allclose(model(ids)[0], theirs(ids[0]).logits[None], atol=1e-3)
 
 
-def test_it_scores_and_trains_on_as_any_run(causal_folder, tmp_path, workshop):
+def test_it_is_scored_and_trained_further_like_any_run(causal_folder, tmp_path, workshop):
     from tiny import cache_in
 
     from headway.experiment.evaluate import score_sentence
@@ -144,7 +144,7 @@ def test_it_scores_and_trains_on_as_any_run(causal_folder, tmp_path, workshop):
         ({"vocab_size": "many"}, "vocab_size"),
     ],
 )
-def test_what_cannot_be_read_is_one_message(causal_folder, tmp_path, change, said):
+def test_unreadable_models_are_one_message(causal_folder, tmp_path, change, said):
     folder, _ = causal_folder("gpt_neox")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))

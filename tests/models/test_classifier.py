@@ -1,4 +1,4 @@
-"""The encoder against torch's own, its pooling, and what a classifier refuses to be."""
+"""The encoder, compared with torch's own; pooling; and refused classifiers."""
 
 import math
 from types import SimpleNamespace
@@ -56,7 +56,7 @@ def copy_torch(theirs: nn.TransformerEncoder, ours: Classifier) -> None:
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_the_encoder_is_torchs_padding_included(backend, placement, activation):
+def test_the_encoder_equals_torchs_including_padding(backend, placement, activation):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(
         D, 2, 4 * D, dropout=0.0, activation=activation, batch_first=True, norm_first=placement == "pre"
@@ -80,7 +80,7 @@ def test_the_encoder_is_torchs_padding_included(backend, placement, activation):
     torch.testing.assert_close(ours(ids, padding_mask)[0], expected + head.output.bias[0], rtol=1e-5, atol=1e-5)
 
 
-def test_pooling_takes_real_tokens_only():
+def test_pooling_ignores_padding():
     x = torch.tensor([[1.0, -5.0], [3.0, -1.0], [100.0, 100.0], [-7.0, 2.0]]).view(1, 1, 4, 2)
     padding_mask = torch.tensor([False, True, False, True]).view(1, 1, 4)
     assert Mean().pool(x, padding_mask).flatten().tolist() == [-2.0, 0.5]
@@ -90,7 +90,7 @@ def test_pooling_takes_real_tokens_only():
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "alibi-symmetric", "rotary", "t5-symmetric"])
-def test_an_untrained_classifier_knows_nothing_and_everything_learns(positions, pooling):
+def test_an_untrained_classifier_is_at_chance_and_all_parameters_get_gradients(positions, pooling):
     model = spec(positions=positions, pooling=pooling, width=32).build(V, C, [0, 1])
     loss, _ = model.loss(batch(2))
     assert loss.tolist() == pytest.approx([math.log(C)] * 2, abs=0.1)
@@ -100,8 +100,8 @@ def test_an_untrained_classifier_knows_nothing_and_everything_learns(positions, 
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "alibi-symmetric", "rotary", "t5-symmetric"])
-def test_replicas_together_are_replicas_apart(positions):
-    """Losses and gradients, with dropout, each replica at its own rate."""
+def test_replicas_together_equal_replicas_alone(positions):
+    """Losses and gradients with dropout, where each replica has its own learning rate."""
     seeds, rates = [3, 0, 8], [0.0, 0.2, 0.5]
     together = spec(positions=positions).build(V, C, seeds)
     set_dropout(together, rates)
@@ -119,7 +119,7 @@ def test_replicas_together_are_replicas_apart(positions):
             torch.testing.assert_close(p.grad[0], ours[name].grad[r], rtol=1e-4, atol=1e-5)
 
 
-def test_without_positions_the_order_of_words_makes_no_difference_and_with_them_it_does():
+def test_the_order_of_words_matters_only_with_positions():
     ids, padding_mask = rows()
     turned = torch.stack([torch.cat((row[:n].flip(0), row[n:])) for row, n in zip(ids[0], LENGTHS, strict=True)])[None]
     for positions, same in [("none", True), ("rotary", False), ("learned", False)]:
@@ -130,7 +130,7 @@ def test_without_positions_the_order_of_words_makes_no_difference_and_with_them_
         assert torch.allclose(model(ids, padding_mask), model(turned, padding_mask), atol=1e-5) == same
 
 
-def test_a_classifier_can_be_watched_by_name():
+def test_internals_of_a_classifier_can_be_watched():
     model = spec().build(V, C).eval()
     assert {"embedded", "pooled", "logits", "layers.1.attention.weights"} <= set(tap_names(model))
     ids, padding_mask = rows()
@@ -146,7 +146,7 @@ def test_a_classifier_can_be_watched_by_name():
     ("positions", "words"),
     [("alibi", "favour the furthest later tokens; use alibi-symmetric"), ("t5", "apart; use t5-symmetric")],
 )
-def test_schemes_that_look_back_only_are_refused_in_words(positions, words):
+def test_causal_position_schemes_are_refused_with_a_message(positions, words):
     (problem,) = spec(positions=positions).problems()
     assert problem.keys == ("positions",) and words in problem.reason
 
@@ -166,6 +166,6 @@ for positions, pooling in (("learned", "mean"), ("alibi-symmetric", "first"), ("
 
 
 def test_torch_compile_sees_one_graph_without_breaks(forge):
-    """In a process of its own: the shape checks of these tests are what compiling would stumble over."""
+    """In its own process, because the shape checks of the tests would break the graph."""
     answer = forge.run(code=COMPILED)
     assert answer.code == 0, answer.err

@@ -54,7 +54,7 @@ def test_the_loss_is_the_mean_of_two_cross_entropies():
     assert model.loss(given)[0].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_siglip_asks_of_every_pair_by_itself():
+def test_siglip_classifies_every_pair_separately():
     model, given = built(contrast={"kind": "sigmoid"}), batch()
     cosines = model.see(given.pictures)[0] @ model(given.inputs, given.padding_mask)[0].T
     signs = 2 * torch.eye(6) - 1
@@ -63,12 +63,12 @@ def test_siglip_asks_of_every_pair_by_itself():
 
 
 @pytest.mark.parametrize("contrast", [InfoNCE, Sigmoid])
-def test_the_same_caption_is_left_out_or_wrong(contrast):
+def test_equal_captions_are_left_out_or_count_as_wrong(contrast):
     logits = torch.randn(1, 3, 3, generator=torch.Generator().manual_seed(1))
     also_right = torch.zeros(1, 3, 3, dtype=torch.bool)
     also_right[0, 0, 1] = also_right[0, 1, 0] = True
     without = contrast().build(1).losses(logits, also_right)[0]
-    # For pair 0, the pair 1 might as well not be there; pair 2 still has both beside it.
+    # For pair 0, pair 1 might as well not exist; pair 2 still has both as negatives.
     only = contrast().build(1).losses(logits[:, [0, 2]][:, :, [0, 2]], also_right[:, [0, 2]][:, :, [0, 2]])[0]
     assert without[0].item() == pytest.approx(only[0].item(), rel=1e-5)
     nothing = torch.zeros_like(also_right)
@@ -76,14 +76,14 @@ def test_the_same_caption_is_left_out_or_wrong(contrast):
     assert torch.equal(wrong, contrast().build(1).losses(logits, nothing)) and wrong[0, 0] > without[0]
 
 
-def test_no_scale_is_larger_than_its_limit():
+def test_the_scale_is_limited():
     contrast = InfoNCE().build(2)
     with torch.no_grad():
         contrast.log_scale.copy_(torch.tensor([1.0, 50.0]))
     assert contrast.scale.tolist() == pytest.approx([torch.e, 100.0], rel=1e-5)
 
 
-def test_replicas_are_what_they_are_alone():
+def test_replicas_together_equal_replicas_alone():
     given, both = batch(replicas=2), built(3, 8)
     losses = both.loss(given)[0]
     for r, one in enumerate((3, 8)):
@@ -96,8 +96,8 @@ def test_replicas_are_what_they_are_alone():
         assert built(one).loss(own)[0].item() == pytest.approx(losses[r].item(), rel=1e-5)
 
 
-def test_patches_are_cut_line_by_line():
-    """Two pictures that differ in one patch differ in that patch alone before layers mix them."""
+def test_patches_are_ordered_line_by_line():
+    """Pictures that differ in one patch have embeddings that differ only in that patch."""
     model, given = built(), batch(rows=1)
     other = given.pictures.clone()
     other[..., :6, 6:] = 255 - other[..., :6, 6:]
@@ -120,7 +120,7 @@ def test_padding_and_parts():
         given.part(0, 2)
 
 
-def test_what_cannot_be_is_said_with_its_keys():
+def test_impossible_settings_are_named():
     for changes, said in (
         ({"picture": {"patch": 5}}, "patches of 5"),
         ({"picture": {"width": 15, "mixer": {"heads": 2}, "patch": 6}}, "heads"),

@@ -1,4 +1,4 @@
-"""The decoder against GPT-2 of `transformers`, with a cache and without, and by the names of its parts."""
+"""The decoder, compared with GPT-2 of `transformers`, with and without a cache; and the names of its parts."""
 
 import math
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ CLEAN = [Concat(), Shuffle(), Shuffle(drawn="every-step"), Shift(), ReweightCaus
 
 
 def named(value) -> str:
-    """What a case is called."""
+    """The name of a test case."""
     return getattr(value, "kind", str(value))
 
 
@@ -35,7 +35,7 @@ def spec(**changes) -> LanguageModelSpec:
 
 
 def built(seeds=(0,), size: float = 0.3, **changes) -> LanguageModel:
-    """A model in evaluation whose every parameter is moved from its start by noise of this size."""
+    """A model in evaluation mode, with noise of this size added to every initial parameter."""
     model = spec(**changes).build(V, seeds).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -48,12 +48,12 @@ def tokens(replicas: int = 1, length: int = T, number: int = 1) -> Tensor:
     return torch.randint(V, (replicas, B, length), generator=torch.Generator().manual_seed(number))
 
 
-# Against the reference
+# Comparison with the reference
 
 
 @torch.no_grad()
 def copy_gpt2(theirs: GPT2LMHeadModel, ours: LanguageModel) -> None:
-    """GPT-2 stores its matrices the other way round (inputs first)."""
+    """GPT-2 stores its matrices transposed (inputs first)."""
     own = dict(ours.named_parameters())
 
     def take(name: str, tensor: Tensor) -> None:
@@ -78,12 +78,12 @@ def copy_gpt2(theirs: GPT2LMHeadModel, ours: LanguageModel) -> None:
     take("norm.bias", body.ln_f.bias)
     if "output.weight" in own:
         take("output.weight", theirs.lm_head.weight)
-    assert not own, "a parameter that GPT-2 does not have"
+    assert not own, "GPT-2 has no such parameter"
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
-def test_logits_losses_and_gradients_are_those_of_gpt2(tied: bool, backend: str):
+def test_logits_losses_and_gradients_equal_those_of_gpt2(tied: bool, backend: str):
     config = GPT2Config(
         vocab_size=V, n_positions=8, n_embd=8, n_layer=2, n_head=2, tie_word_embeddings=tied, initializer_range=0.3
     )
@@ -118,13 +118,13 @@ def test_tied_output_is_the_embedding_and_untied_is_not():
     assert extra == V * 8 and untied.output.bias is None
 
 
-# Starts
+# Initial weights
 
 
 @pytest.mark.parametrize(
     ("positions", "tied", "placement"), pairwise(POSITIONS, (True, False), ("pre", "post")), ids=named
 )
-def test_an_untrained_model_knows_nothing(positions, tied: bool, placement):
+def test_an_untrained_model_predicts_uniformly(positions, tied: bool, placement):
     changes = {"positions": positions, "tied": tied, "norm": Layer(placement=placement), "width": 32}
     model = spec(**changes).build(V, [0, 1])
     ids = torch.randint(V, (2, 64, 9), generator=torch.Generator().manual_seed(0))
@@ -137,7 +137,7 @@ def test_layers_add_less_to_the_stream_the_more_of_them_there_are():
     assert few / many == pytest.approx(2, rel=0.05)
 
 
-def test_a_replica_starts_the_same_in_any_company():
+def test_initial_weights_do_not_depend_on_the_population():
     together, alone = spec(positions=T5()).build(V, [5, 6, 7]), spec(positions=T5()).build(V, [6])
     own = dict(alone.named_parameters())
     assert all(torch.equal(p[1], own[name][0]) for name, p in together.named_parameters())
@@ -147,7 +147,7 @@ def test_a_replica_starts_the_same_in_any_company():
 
 
 @pytest.mark.parametrize("positions", POSITIONS, ids=lambda p: p.kind)
-def test_replicas_together_are_replicas_apart(positions):
+def test_replicas_together_equal_replicas_alone(positions):
     together, ids = built(range(3), positions=positions), tokens(3)
     losses = together.losses(ids[..., :-1], ids[..., 1:])
     for r in range(3):
@@ -159,14 +159,14 @@ def test_replicas_together_are_replicas_apart(positions):
         torch.testing.assert_close(mine[0], losses[r], rtol=1e-5, atol=1e-5)
 
 
-def test_losses_are_the_log_chances_of_the_targets():
+def test_losses_are_the_negative_log_probabilities_of_the_targets():
     model, ids = built([0, 1]), tokens(2)
     losses, (logits, _) = model.losses(ids[..., :-1], ids[..., 1:]), model(ids[..., :-1])
     chance = logits[1, 0, 3].softmax(-1)[ids[1, 0, 4]]
     torch.testing.assert_close(losses[1, 0, 3], -chance.log())
 
 
-# Time runs one way
+# Causality
 
 
 @pytest.mark.parametrize("fusion", CLEAN, ids=repr)
@@ -201,7 +201,7 @@ def test_a_window_bounds_how_far_back_a_layer_sees():
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("positions", POSITIONS, ids=lambda p: p.kind)
-def test_with_a_cache_is_without(positions, window):
+def test_logits_with_a_cache_equal_those_without(positions, window):
     model = built([0, 1], positions=positions, mixer=AttentionSpec(heads=2, window=window))
     ids = tokens(2)
     whole, _ = model(ids)
@@ -221,7 +221,7 @@ def test_fusions_that_allow_a_cache_agree_with_it(fusion):
     torch.testing.assert_close(torch.cat((first, second), 2), model(ids)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_that_cannot_be_cached_says_why():
+def test_a_model_without_a_cache_gives_the_reason():
     assert "norm" in built(mixer=AttentionSpec(heads=2, fusion=Reweight())).why_no_cache
 
 
@@ -234,7 +234,7 @@ def test_learned_positions_end_with_the_context(cached: bool):
 
 
 @pytest.mark.parametrize("positions", [p for p in POSITIONS if p.kind != "learned"], ids=lambda p: p.kind)
-def test_other_positions_do_not_end(positions):
+def test_other_positions_are_unlimited(positions):
     assert built(positions=positions, context=4)(tokens(length=20))[0].isfinite().all()
 
 
@@ -250,7 +250,7 @@ def test_internals_have_names():
 
 @pytest.mark.parametrize("positions", [Learned(), Alibi(), Rotary(), T5()], ids=lambda p: p.kind)
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
-def test_watched_internals_are_what_they_say(positions, backend: str):
+def test_watched_internals_have_their_documented_values(positions, backend: str):
     model, ids = built([0, 1], positions=positions, mixer=AttentionSpec(heads=2, backend=backend)), tokens(2)
     with watch(model) as seen:
         logits, _ = model(ids)
@@ -282,7 +282,7 @@ def test_heads_that_do_not_divide_the_width_are_a_problem():
     assert problem.keys == ("width", "mixer.heads")
 
 
-def test_every_parameter_learns():
+def test_every_parameter_gets_a_gradient():
     for positions in POSITIONS:
         model, ids = built(positions=positions, feedforward=SwiGlu()).train(), tokens()
         model.loss(SimpleNamespace(inputs=ids[..., :-1], targets=ids[..., 1:]))[0].sum().backward()
@@ -306,7 +306,7 @@ for positions, layers in (("rotary", 2), ("alibi", 1), ("t5", 1)):
 
 
 def test_torch_compile_sees_one_graph_without_breaks(forge):
-    """A break in the middle costs most of what compiling gains, and nothing says so. (In a process of its own: the
-    shape checks of these tests are what compiling would stumble over.)"""
+    """A graph break costs most of what compiling gains, silently. (In its own process, because the shape checks of the
+    tests would break the graph.)"""
     answer = forge.run(code=COMPILED)
     assert answer.code == 0, answer.err

@@ -1,4 +1,5 @@
-"""Attention that sees the segments before: carried from segment to segment it is one long pass, and never more."""
+"""Attention with a memory of earlier segments: segments with a carried memory equal one long pass with a limited
+view."""
 
 import numpy as np
 import pytest
@@ -44,14 +45,14 @@ def in_segments(model: LanguageModel, ids: torch.Tensor, segment: int = T) -> to
 
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_with_a_memory_of_everything_segments_are_one_long_pass(positions: str, backend: str):
+def test_with_an_unlimited_memory_segments_equal_one_long_pass(positions: str, backend: str):
     model, ids = built(12, 9, positions=positions, backend=backend), tokens()
     torch.testing.assert_close(in_segments(model, ids), model(ids)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("memory", [1, 3, 4, 6])
-def test_a_memory_is_a_long_pass_in_which_nobody_looks_further_back(memory: int):
-    """By the definition: behind a mask, a position sees its own segment and so many slots before it."""
+def test_a_memory_equals_a_long_pass_with_a_limited_view(memory: int):
+    """By definition: with a mask under which a position sees its own segment and this many slots before it."""
 
     class Segments(type(built(1).mask)):
         def allows(self, row, i, j):
@@ -65,7 +66,7 @@ def test_a_memory_is_a_long_pass_in_which_nobody_looks_further_back(memory: int)
     assert not torch.allclose(found, model(ids)[0], atol=1e-3)
 
 
-def test_layers_may_remember_more_or_less_or_nothing():
+def test_layers_may_have_different_memories_or_none():
     model, ids = built(0, 3, 8), tokens()
     found, other = in_segments(model, ids), in_segments(model, torch.cat(((ids[..., :1] + 1) % V, ids[..., 1:]), 2))
     assert {name: tuple(t.shape) for name, t in model.carried(model(ids[..., :2])[1]).items()} == {
@@ -74,10 +75,10 @@ def test_layers_may_remember_more_or_less_or_nothing():
         "layers.2.memory": (2, 3, 8, D),
         "layers.2.told": (2, 3, 8),
     }
-    assert not torch.equal(found[:, :, T], other[:, :, T])  # the first token is seen from the next segment
+    assert not torch.equal(found[:, :, T], other[:, :, T])  # the next segment sees the first token
 
 
-def test_an_empty_memory_is_looked_past_and_rows_keep_to_themselves():
+def test_an_empty_memory_is_ignored_and_rows_are_independent():
     model, ids = built(6), tokens()
     nothing = {name: torch.zeros_like(t) for name, t in model.carried(model(ids)[1]).items()}
     torch.testing.assert_close(model(ids[..., :T], model.going_on_from(nothing))[0], model(ids[..., :T])[0])
@@ -87,7 +88,7 @@ def test_an_empty_memory_is_looked_past_and_rows_keep_to_themselves():
     assert same[:, 1:].all() and not same[:, 0, T:].any()
 
 
-def test_no_gradient_goes_into_the_segment_before_but_its_keys_are_learnt():
+def test_no_gradient_reaches_the_previous_segment_but_its_keys_are_trained():
     model, ids = built(T, seeds=(0,), tied=False), tokens(rows=1, replicas=1)
     first, second = (Batch(ids[..., k : k + T], ids[..., k + 1 : k + T + 1], torch.tensor(False)) for k in (0, T))
     _, carried = model.loss(first)
@@ -103,7 +104,7 @@ def test_no_gradient_goes_into_the_segment_before_but_its_keys_are_learnt():
 
 
 @pytest.mark.parametrize("memory", [3, 20])
-def test_in_pieces_from_a_cache_is_all_at_once(memory: int):
+def test_pieces_from_a_cache_equal_a_single_pass(memory: int):
     model, ids = built(memory, memory), tokens(length=T)
     pieces, state = [], None
     for piece in ids.split([1, 2, 1], dim=2):
@@ -111,7 +112,7 @@ def test_in_pieces_from_a_cache_is_all_at_once(memory: int):
         pieces.append(logits)
     torch.testing.assert_close(torch.cat(pieces, 2), model(ids)[0], rtol=1e-5, atol=1e-5)
     whole = model.carried(model(ids)[1])
-    torch.testing.assert_close(model.carried(state), whole)  # and the next segment goes on from the same
+    torch.testing.assert_close(model.carried(state), whole)  # and the next segment continues from the same state
 
 
 def test_carried_scores_are_those_of_one_pass():
@@ -126,21 +127,21 @@ def test_carried_scores_are_those_of_one_pass():
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "mingru"])
-def test_a_recurrence_that_is_scored_as_one_stream_is_one_pass(kind: str):
+def test_a_recurrence_scored_as_one_stream_equals_one_pass(kind: str):
     tree = {"layers": 2, "width": D, "context": T, "mixer": kind, "positions": "none"}
     model, ids = LanguageModelSpec.model_validate(tree).build(V, [0, 1]).eval(), tokens(1, 50)[0, 0]
     assert model.spec.horizon is None
     torch.testing.assert_close(losses_going_on(model, ids, T), token_losses(model, ids, 49, 49), rtol=0, atol=1e-6)
 
 
-def test_recurrence_and_attention_that_remember_go_on_together():
+def test_a_recurrence_and_attention_with_memory_work_together():
     tree = {"layers": 2, "width": D, "context": T, "mixer": ["lstm", {"heads": 2, "memory": 12}], "positions": "none"}
     model, ids = LanguageModelSpec.model_validate(tree).build(V, [0, 1]).eval(), tokens()
     assert model.spec.horizon == T
     torch.testing.assert_close(in_segments(model, ids), model(ids)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_recipes_without_a_memory_are_the_same_and_places_that_begin_anew_are_refused():
+def test_a_memory_of_zero_keeps_the_hash_and_absolute_positions_are_refused():
     plain = Recipe().with_changes(["model.positions=rotary"])
     assert plain.with_changes(["model.mixer.memory=0"]).hash == plain.hash
     assert plain.with_changes(["model.mixer.memory=8"]).hash != plain.hash

@@ -1,4 +1,5 @@
-"""Layers with mixers of their own: attention of different shapes, and a toy recurrence that is a spec and a module."""
+"""Layers with different mixers: attention of different shapes, and a toy recurrence that consists of a spec and a
+module."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -26,7 +27,7 @@ V, T, D = 11, 6, 8
 
 
 class LeakyMeanSpec(MixerSpec):
-    """Every position sees a mean of those before it, in which the older weigh less. Padding is passed over."""
+    """Every position gets a mean of those before it, in which older ones weigh less. Padding is skipped."""
 
     kind: Literal["leaky-mean"] = "leaky-mean"
     keep: float = 0.5
@@ -62,13 +63,13 @@ class LeakyMean(Mixer):
         return carried.get("mean")
 
 
-MixerSpec.variants.forget(__name__)  # a toy: recipes of other tests do not know it
+MixerSpec.variants.forget(__name__)  # a toy, which recipes of other tests must not know
 LEAKY, FOUR, TWO = LeakyMeanSpec(), AttentionSpec(heads=4), AttentionSpec(heads=2, window=3)
 
 
 @pytest.fixture
 def known():
-    """While it lasts, recipes may name the toy."""
+    """In this context, recipes may name the toy."""
     MixerSpec.variants.add("leaky-mean", LeakyMeanSpec, __name__)
     yield
     MixerSpec.variants.forget(__name__)
@@ -97,7 +98,7 @@ STACKS = {
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_in_pieces_from_a_state_is_all_at_once_and_nobody_sees_the_future(stack: str):
+def test_pieces_from_a_state_equal_a_single_pass_and_no_position_sees_the_future(stack: str):
     model, ids = built(*STACKS[stack]), tokens()
     whole, _ = model(ids)
     pieces, state = [], None
@@ -120,14 +121,14 @@ def test_padding_changes_nothing(stack: str):
     torch.testing.assert_close(padded[:, :, 1:-1], model(ids)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_a_list_of_the_same_is_the_one_for_all():
+def test_a_list_of_equal_mixers_equals_one_for_all():
     one = LanguageModelSpec(layers=2, width=D, context=T, mixer=TWO, positions=Rotary()).build(V, [3])
     same = LanguageModelSpec(layers=2, width=D, context=T, mixer=[TWO, TWO], positions=Rotary()).build(V, [3])
     assert [name for name, _ in one.named_parameters()] == [name for name, _ in same.named_parameters()]
     assert torch.equal(one(tokens(replicas=1))[0], same(tokens(replicas=1))[0])
 
 
-def test_each_layer_has_its_heads_and_its_window():
+def test_each_layer_has_its_own_heads_and_window():
     model = built([FOUR, TWO], Alibi())
     with watch(model, "layers.0.attention.weights", "layers.1.attention.weights") as seen:
         model(tokens())
@@ -136,7 +137,7 @@ def test_each_layer_has_its_heads_and_its_window():
     assert narrow.shape[2] == 2 and torch.equal(narrow[0, 0, 0] > 0, torch.ones(T, T).tril().triu(-2).bool())
 
 
-def test_layers_alike_share_their_masks_and_biases(monkeypatch):
+def test_equal_layers_share_their_masks_and_biases(monkeypatch):
     asked, honest = [], Alibi().build(1, D, 2, T).__class__.bias
     monkeypatch.setattr(
         "headway.nn.positions.AlibiPositions.bias", lambda self, *at: asked.append(self) or honest(self, *at)
@@ -146,7 +147,7 @@ def test_layers_alike_share_their_masks_and_biases(monkeypatch):
     assert len(asked) == 2
 
 
-def test_replicas_together_are_replicas_apart():
+def test_replicas_together_equal_replicas_alone():
     together, ids = built(*STACKS["hybrid"], seeds=[5, 6]), tokens()
     for r in range(2):
         alone = built(*STACKS["hybrid"], seeds=[5 + r])
@@ -160,20 +161,20 @@ def test_operations_are_counted_by_the_mixers(stack: str):
     model, ids = built(plain, positions), tokens()
     with FlopCounterMode(display=False) as counter:
         model.hidden(ids)
-    # Without a kernel every pair is made, and those out of sight are masked; they are no part of what a window needs.
+    # The plain kernel computes all pairs and masks those outside the window, which are not counted for a window.
     far = sum(abs(i - j) >= m.window for m in plain if getattr(m, "window", None) for i in range(T) for j in range(T))
     unneeded = (ids.numel() // T) * 4 * D * far
     assert counter.get_total_flops() - unneeded == ids.numel() * model.spec.flops_per_token(T)
 
 
-# Carried from batch to batch
+# State carried from batch to batch
 
 
 def batch(ids: torch.Tensor, begins: bool = False) -> Batch:
     return Batch(ids[..., :-1], ids[..., 1:], torch.tensor(begins))
 
 
-def test_what_a_recurrence_carries_makes_two_segments_one():
+def test_two_segments_with_a_carried_state_equal_one():
     model, ids = built([LEAKY, LEAKY], NoPositions()), tokens(length=7)
     whole, _ = model.loss(batch(ids))
     first, state = model.loss(batch(ids[..., :4]))
@@ -208,7 +209,7 @@ def listed(*changes: str) -> Recipe:
     return load("demo", ["model.width=8", "model.layers=2", "model.mixer=[{heads: 2}, {heads: 4}]", *changes])
 
 
-def test_a_list_of_another_length_than_the_layers_says_both():
+def test_a_list_whose_length_is_not_the_number_of_layers_names_both():
     assert "model.mixer, model.layers: the list has 3 mixers for 2 layers" in complaint(
         "model.mixer=[attention, attention, attention]"
     )
@@ -247,12 +248,12 @@ def test_an_encoder_may_have_a_list_too():
     assert spec.build(V, 3)(tokens(replicas=1)).shape == (1, 3, 3)
 
 
-def test_a_mixer_of_ones_own_is_named_in_recipes(known):
+def test_a_users_mixer_can_be_named_in_recipes(known):
     recipe = load("demo", ["model.mixer={kind: leaky-mean, keep: 0.9}", "model.positions=none"])
     assert recipe.model.mixer == LeakyMeanSpec(keep=0.9)
 
 
-def test_a_mixer_that_there_is_not_is_named_where_it_was_written():
+def test_an_unknown_mixer_is_named_with_its_place():
     with pytest.raises(UserError) as caught:
         from_tree({"model": {"mixer": {"kind": "rnnn"}}}, "mine.yaml")
     assert "model.mixer: unknown kind 'rnnn'" in str(caught.value)
@@ -265,11 +266,11 @@ STATES = {
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_a_state_that_is_not_of_these_rows_or_of_this_model_is_refused_in_words(kind: str):
+def test_a_state_of_other_rows_or_another_model_is_refused_with_a_message(kind: str):
     model, ids = STATES[kind].build(7, [0]), torch.zeros(1, 3, 6, dtype=torch.long)
     _, left = model.losses_going_on(ids, ids, None)
     assert left is not None
-    model.losses_going_on(ids, ids, left)  # its own
+    model.losses_going_on(ids, ids, left)  # a matching state is accepted
 
     def refused(state: dict[str, torch.Tensor], words: str) -> None:
         with pytest.raises(UserError, match=words):

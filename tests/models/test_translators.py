@@ -1,4 +1,4 @@
-"""Translators as functions: whatever stands around a pair, and however it is cut into pieces, answers are the same."""
+"""Translators as functions: results do not depend on padding, or on the pieces in which the target is read."""
 
 from types import SimpleNamespace
 
@@ -63,7 +63,7 @@ def pair():
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.kind}-{s.positions.kind}-{s.norm.placement}")
-def test_padding_and_pieces_change_nothing_and_the_loss_is_that_of_the_answers(spec, pair):
+def test_padding_and_pieces_change_nothing_and_the_loss_is_the_cross_entropy_of_the_targets(spec, pair):
     sources, ids = pair
     model = opinionated(spec)
     plain = model(sources, ids)
@@ -84,15 +84,15 @@ def test_padding_and_pieces_change_nothing_and_the_loss_is_that_of_the_answers(s
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[8], *SPECS[-5:-2]], ids=lambda s: s.kind)
-def test_a_replica_is_its_own(spec, pair):
+def test_a_replica_does_not_depend_on_the_others(spec, pair):
     sources, ids = pair
     both = spec.build(V, V, (3, 5)).eval()
     alone = spec.build(V, V, (5,)).eval()
     torch.testing.assert_close(both(sources, ids)[1:], alone(sources[1:], ids[1:]), atol=1e-5, rtol=1e-5)
 
 
-def test_an_encoder_decoder_is_torchs():
-    """Pre-norm, ReLU, no dropout: torch's own layers, with our weights in them, give the same vectors."""
+def test_an_encoder_decoder_equals_torchs():
+    """Pre-norm, ReLU, no dropout: torch's own layers with Headway's weights give the same vectors."""
     spec = EncoderDecoderSpec(**{**SHAPE, "layers": 2}, feedforward={"kind": "relu"}, positions=NoPositions())
     model = opinionated(spec, 7, V, seeds=(0,))
     sources, ids = torch.randint(0, 7, (1, 2, S)), torch.randint(0, V, (1, 2, T))
@@ -124,9 +124,9 @@ def test_an_encoder_decoder_is_torchs():
 
 
 @pytest.mark.parametrize("similarity", ["additive", "scaled-dot"])
-def test_a_recurrent_encoder_decoder_is_the_textbooks(similarity):
-    """A GRU that reads from both ends, a GRU that begins with what both end with, attention from its states, and one
-    layer for what was seen and the state together: written out for one pair at a time, which needs no padding."""
+def test_a_recurrent_encoder_decoder_equals_the_textbook_formulas(similarity):
+    """A bidirectional GRU, a GRU whose first state is computed from its last states, attention over its states, and one
+    layer for context and state together, written out for one pair at a time, without padding."""
     cross = {**ADDITIVE, "similarity": similarity}
     model = opinionated(EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | {"cross": cross}), 7, V, seeds=(0,))
     lengths = [5, 3, 1]
@@ -169,7 +169,7 @@ def test_a_recurrent_encoder_decoder_is_the_textbooks(similarity):
 
 
 @pytest.mark.parametrize("padding", ["left", "between"])
-def test_a_decoder_begins_after_the_last_token_wherever_padding_stands(padding):
+def test_a_decoder_starts_after_the_last_token_wherever_padding_is(padding):
     model = opinionated(EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"]), seeds=(0,))
     source = torch.randint(0, V, (1, 1, 3))
     filled = torch.full((1, 1, 6), 4)
@@ -191,13 +191,13 @@ def test_a_decoder_begins_after_the_last_token_wherever_padding_stands(padding):
         ({"cross": "gru"}, {"cross"}),
     ],
 )
-def test_what_cannot_be_is_said(changes, keys):
+def test_impossible_settings_are_refused(changes, keys):
     spec = EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | changes)
     assert any(set(problem.keys) == keys for problem in spec.all_problems())
 
 
-def test_operations_of_recurrent_translators_are_those_torch_counts():
-    """Of minGRUs: what other cells do step after step, its counter does not see."""
+def test_operations_of_recurrent_translators_equal_torchs_count():
+    """With minGRUs, because the counter does not see the step-by-step computations of other cells."""
     mixers = {"mixer": "mingru", "encoder_mixer": {"kind": "mingru", "bidirectional": True}}
     spec = EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | mixers | {"cross": LOOKING})
     model = spec.build(V, V, (0, 1))
@@ -231,13 +231,13 @@ def _take_rest(theirs, ours, norms):
 
 @pytest.mark.parametrize("tree", [SHAPE | {"positions": "none"}, RECURRENT["bahdanau"]], ids=["attention", "gru"])
 @pytest.mark.parametrize(("tied", "tables"), [("none", 3), ("output", 2), ("all", 1)])
-def test_tables_are_shared_as_asked(tree, tied, tables):
+def test_embedding_tables_are_shared_as_set(tree, tied, tables):
     model = EncoderDecoderSpec.model_validate({**tree, "tied": tied}).build(V, V)
     matrices = {id(p) for name, p in model.named_parameters() if p.shape[1:] == (V, 16)}
     assert len(matrices) == tables
 
 
-def test_labels_are_smoothed_in_training_alone(pair):
+def test_labels_are_smoothed_in_training_only(pair):
     sources, ids = pair
     told = torch.ones_like(ids, dtype=torch.bool)
     batch = SimpleNamespace(sources=sources, source_mask=None, inputs=ids, targets=ids, padding_mask=told)
@@ -247,7 +247,7 @@ def test_labels_are_smoothed_in_training_alone(pair):
     assert not torch.allclose(plain.loss(batch)[0], smooth.loss(batch)[0])
 
 
-def test_the_loss_of_the_source_counts_only_where_asked(pair):
+def test_the_loss_of_the_source_counts_only_if_set(pair):
     sources, ids = pair
     told = torch.ones_like(ids, dtype=torch.bool)
     mask = torch.ones_like(sources, dtype=torch.bool)
