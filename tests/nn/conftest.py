@@ -1,4 +1,4 @@
-"""What the tests of the mathematics share: small modules with seeds, weights of some size, and their gradients."""
+"""Shared by the tests of the modules: small modules with seeds, larger weights, and their gradients."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ PLAIN = NoPositions(), Concat(), Causal()
 
 
 class Layer(Trainable):
-    """One attention layer and the positions it asks."""
+    """One attention layer with its position scheme."""
 
     def __init__(self, spec: AttentionSpec, positions, mask: Mask, replicas: int, width: int, context: int):
         super().__init__()
@@ -39,7 +39,7 @@ class Layer(Trainable):
 
 @pytest.fixture
 def layer(seeded, randomised) -> Callable[..., Layer]:
-    """A layer of two heads whose weights are large enough to matter; replica r has seed r."""
+    """A layer of two heads, with weights large enough to matter; replica r has seed r."""
 
     def layer(
         positions=PLAIN[0],
@@ -57,7 +57,7 @@ def layer(seeded, randomised) -> Callable[..., Layer]:
 
 @pytest.fixture
 def seeded() -> Callable[..., nn.Module]:
-    """Give a module the start and the noise of these seeds; it stands in its model under the name `module`."""
+    """Initialises a module with these seeds, and seeds its noise; in its model the module is called `module`."""
 
     def seeded(module: nn.Module, seeds: Sequence[int]) -> nn.Module:
         seed(Host(module, len(seeds)), seeds)
@@ -68,7 +68,7 @@ def seeded() -> Callable[..., nn.Module]:
 
 @pytest.fixture
 def randomised() -> Callable[..., nn.Module]:
-    """Every parameter of every replica random and large enough to matter, biases and norms too."""
+    """Makes every parameter of every replica random and large enough to matter, including biases and norms."""
 
     @torch.no_grad()
     def randomised(module: nn.Module, number: int = 0, std: float = 0.3) -> nn.Module:
@@ -82,7 +82,7 @@ def randomised() -> Callable[..., nn.Module]:
 
 @pytest.fixture
 def copied() -> Callable[..., nn.Module]:
-    """Copy the parameters of one module into another of the same build: all replicas, or only one of them."""
+    """Copies the parameters of one module into another with the same structure: of all replicas, or of one."""
 
     @torch.no_grad()
     def copied(to: nn.Module, source: nn.Module, replica: int | None = None) -> nn.Module:
@@ -96,7 +96,7 @@ def copied() -> Callable[..., nn.Module]:
 
 @pytest.fixture
 def results() -> Callable[..., dict[str, Tensor]]:
-    """What a call gives, and the gradient of a fixed mixture of it in every parameter and every float input."""
+    """The output of a call, and the gradients of a fixed weighted sum of it for every parameter and float input."""
 
     def results(module: nn.Module, call: Callable[..., Tensor], *inputs: Tensor) -> dict[str, Tensor]:
         module.zero_grad()
@@ -113,7 +113,7 @@ def results() -> Callable[..., dict[str, Tensor]]:
 
 @pytest.fixture
 def agree() -> Callable[..., None]:
-    """Two such results, or a replica's slice of the second and the first, are equal."""
+    """Checks that two such results are equal, or that a replica's slice of the second equals the first."""
 
     def agree(
         ours: dict[str, Tensor], theirs: dict[str, Tensor], replica: int | None = None, within: float = 1e-5

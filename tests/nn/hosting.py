@@ -1,4 +1,4 @@
-"""A model around one module, for tests of the module alone."""
+"""A model that contains one module, for tests of that module."""
 
 from torch import nn
 
@@ -6,7 +6,7 @@ from headway.nn.trainable import Trainable
 
 
 class Host(Trainable):
-    """A model that is nothing but one module."""
+    """A model that consists of one module."""
 
     def __init__(self, module: nn.Module, replicas: int):
         super().__init__()

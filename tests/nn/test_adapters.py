@@ -1,4 +1,4 @@
-"""Low-rank adapters: those of `peft`, for every replica; nothing at the start; and what they add can be added."""
+"""Low-rank adapters: equal to those of `peft`, for every replica; zero at the start; and they can be merged."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ V, C = 23, 3
 
 
 class Three(Trainable):
-    """A matrix that makes three things at once, and one that makes one."""
+    """One matrix for three projections, and one for one."""
 
     def __init__(self, replicas: int):
         super().__init__()
@@ -39,7 +39,7 @@ class Theirs(nn.Module):
 
 
 @torch.no_grad()
-def test_adapters_are_those_of_peft_answers_and_gradients():
+def test_outputs_and_gradients_of_adapters_equal_those_of_peft():
     peft = pytest.importorskip("peft")
     targets, seeds = ["queries", "values", "output"], [0, 1]
     ours = Three(2)
@@ -76,7 +76,7 @@ def test_adapters_are_those_of_peft_answers_and_gradients():
 
 
 @torch.no_grad()
-def test_adapters_begin_as_nothing_each_seed_has_its_own_and_what_they_add_can_be_added():
+def test_adapters_start_at_zero_depend_on_the_seed_and_can_be_merged():
     spec = ClassifierSpec.model_validate({"layers": 2, "width": 8, "context": 9, "mixer": {"heads": 2}})
     plain = spec.build(V, C, [4, 5]).eval()
     ids = torch.randint(V, (2, 3, 9), generator=torch.Generator().manual_seed(0))
@@ -97,14 +97,14 @@ def test_adapters_begin_as_nothing_each_seed_has_its_own_and_what_they_add_can_b
     torch.testing.assert_close(plain(ids), tuned(ids), rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_of_adapters_is_that_of_the_clock():
+def test_dropout_of_adapters_follows_the_clock_of_the_model():
     spec = ClassifierSpec.model_validate({"layers": 1, "width": 8, "context": 9, "mixer": {"heads": 2}})
     tuned = Lora(dropout=0.5).apply(spec.build(V, C, [0]), [0])
     adapter = tuned.layers[0].mixer.project.together.adapter
     assert isinstance(tuned.clock, Clock) and adapter.queries.drop.clock is tuned.clock
 
 
-def test_a_model_without_such_matrices_is_refused_in_words():
+def test_a_model_without_such_matrices_is_refused_with_a_message():
     spec = ClassifierSpec.model_validate({"layers": 1, "width": 8, "context": 9, "mixer": "gru", "positions": "none"})
     with pytest.raises(UserError, match="this model has no matrices for queries or values"):
         Lora().apply(spec.build(V, C), [0])

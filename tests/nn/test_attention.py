@@ -1,4 +1,4 @@
-"""Attention against torch's own, with a cache and without, and what flows where."""
+"""Attention, compared with torch's own, with and without a cache; and which inputs an output depends on."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ HONEST = {
 
 
 def named(value) -> str:
-    """What a case is called."""
+    """The name of a test case."""
     return getattr(value, "kind", str(value))
 
 
@@ -48,7 +48,7 @@ def torchs(bias: bool = True) -> nn.MultiheadAttention:
 
 @torch.no_grad()
 def copy_to_torch(ours: Attention, theirs: nn.MultiheadAttention) -> None:
-    """Torch keeps the matrices of queries, keys and values one below the other, whoever they look at."""
+    """Torch stacks the matrices of queries, keys and values, also in cross-attention."""
     own = dict(ours.named_parameters())
     inner = [name for name in own if name.startswith("project.") and name.endswith(".weight")]
     theirs.in_proj_weight.copy_(torch.cat([own[name][0] for name in inner]))
@@ -58,13 +58,13 @@ def copy_to_torch(ours: Attention, theirs: nn.MultiheadAttention) -> None:
         theirs.out_proj.bias.copy_(own["output.bias"][0])
 
 
-# Against torch
+# Comparison with torch
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_self_attention_is_torchs(bias: bool, backend: str, causal: bool, randomised):
+def test_self_attention_equals_torchs(bias: bool, backend: str, causal: bool, randomised):
     ours = randomised(AttentionSpec(heads=H, bias=bias, backend=backend).build(1, D, 1.0, Needs()))
     theirs, x = torchs(bias), stream()
     copy_to_torch(ours, theirs)
@@ -75,7 +75,7 @@ def test_self_attention_is_torchs(bias: bool, backend: str, causal: bool, random
 
 
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
-def test_cross_attention_to_a_memory_of_another_length_is_torchs(backend: str, randomised):
+def test_cross_attention_to_a_memory_of_another_length_equals_torchs(backend: str, randomised):
     ours = randomised(AttentionSpec(heads=H, backend=backend).build_cross(1, D, 1.0, Needs()))
     theirs, x, memory = torchs(), stream(), stream(S, number=4)
     copy_to_torch(ours, theirs)
@@ -86,7 +86,7 @@ def test_cross_attention_to_a_memory_of_another_length_is_torchs(backend: str, r
 
 
 @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
-def test_three_replicas_are_three_attentions(cross: bool, randomised, copied, results, agree):
+def test_three_replicas_equal_three_attentions(cross: bool, randomised, copied, results, agree):
     spec = AttentionSpec(heads=H, backend="sdpa")
     build = spec.build_cross if cross else spec.build
     together, x, memory = randomised(build(3, D, 1.0, Needs())), stream(replicas=3), stream(S, 3)
@@ -112,7 +112,7 @@ def test_three_replicas_are_three_attentions(cross: bool, randomised, copied, re
     pairwise(POSITIONS, ("causal", "window"), ("plain", "sdpa"), ((1,) * T, (3, 1, 2), (5, 1))),
     ids=named,
 )
-def test_in_pieces_with_a_cache_is_all_at_once(positions, mask: str, backend: str, chunks: tuple[int, ...], layer):
+def test_pieces_with_a_cache_equal_a_single_pass(positions, mask: str, backend: str, chunks: tuple[int, ...], layer):
     allowed = Causal() & Window(3) if mask == "window" else Causal()
     made, x = layer(positions, mask=allowed, backend=backend, replicas=2).eval(), stream(replicas=2)
     whole, whole_state = made(x), made.state
@@ -126,7 +126,7 @@ def test_in_pieces_with_a_cache_is_all_at_once(positions, mask: str, backend: st
     torch.testing.assert_close(state.values, whole_state.values)
 
 
-# Who can see what: the gradient knows
+# Which inputs an output depends on, by gradients
 
 
 def sensitivity(made, x: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def test_reweighted_heads_do_depend_on_later_inputs(scale: str, backend: str, la
 
 
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
-def test_a_window_is_all_that_an_output_depends_on(backend: str, layer):
+def test_an_output_depends_only_on_its_window(backend: str, layer):
     found = sensitivity(layer(mask=Causal() & Window(2), backend=backend), stream())
     assert torch.equal(found.ne(0), torch.ones(T, T).tril().triu(-1).bool())
 
@@ -176,7 +176,7 @@ def test_watched_weights_are_those_of_queries_and_keys_under_every_backend(layer
         torch.testing.assert_close(at("mixed"), expected @ at("values"), rtol=1e-5, atol=1e-5)
 
 
-def test_weights_are_computed_only_when_somebody_watches(layer, monkeypatch):
+def test_weights_are_computed_only_if_watched(layer, monkeypatch):
     made = layer(backend="sdpa")
     monkeypatch.setattr("headway.nn.attention.weights", lambda *_: pytest.fail("nobody asked"))
     monkeypatch.setattr("headway.nn.attention.scores", lambda *_: pytest.fail("nobody asked"))
@@ -185,7 +185,7 @@ def test_weights_are_computed_only_when_somebody_watches(layer, monkeypatch):
     assert tap_names(made) == [f"attention.{name}" for name in inside]
 
 
-def test_scores_are_those_before_the_mask_and_the_output_is_what_comes_out(layer):
+def test_watched_scores_precede_the_mask_and_the_watched_output_is_the_result(layer):
     made, x = layer(Alibi(), mask=Causal() & Window(4), backend="sdpa"), stream()
     with watch(made) as seen:
         y = made(x)
@@ -196,7 +196,7 @@ def test_scores_are_those_before_the_mask_and_the_output_is_what_comes_out(layer
     assert torch.equal(at("output"), y)
 
 
-def test_attention_over_a_memory_goes_by_another_name():
+def test_cross_attention_has_another_name():
     made = nn.ModuleDict({"mixer": AttentionSpec(heads=H).build_cross(1, D, 1.0, Needs())})
     assert "cross_attention.weights" in tap_names(made)
 
@@ -205,7 +205,7 @@ def test_attention_over_a_memory_goes_by_another_name():
 
 
 def test_the_dropout_of_weights_is_part_of_the_architecture(seeded):
-    """What varies between replicas is the model's dropout; the recipe's mixer.dropout stays as it is."""
+    """Only the model's dropout may vary between replicas; mixer.dropout is part of the architecture."""
     made = seeded(AttentionSpec(heads=H, dropout=0.5).build(2, D, 1.0, Needs()), [0, 1])
     set_dropout(made, [0.1, 0.2])
     assert made.drop.rates.tolist() == [0.5, 0.5] and made.drop.active
@@ -228,7 +228,7 @@ def test_weights_are_dropped_in_training_only(seeded, randomised):
 # Specs
 
 
-def test_heads_that_do_not_divide_the_width_are_a_problem_in_words():
+def test_heads_that_do_not_divide_the_width_are_reported():
     (problem,) = AttentionSpec(heads=3).problems_with(8)
     assert problem.keys == ("heads",)
     assert problem.reason == "width 8 is not divisible by 3 heads; heads that fit: 1, 2, 4, 8"

@@ -1,4 +1,4 @@
-"""Every kernel gives what the plain one gives, or says beforehand why it cannot."""
+"""Every backend equals the plain one, or says beforehand why it cannot."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from headway.nn.positions import T5, Alibi, Learned, NoPositions, Positions, Rot
 from headway.nn.replicated import Dropout
 
 B, H, T, D = 2, 2, 5, 8
-# One row ends in padding; the other begins with it, so that under a causal mask its first query sees nothing.
+# One row ends with padding; the other starts with it, so that its first query sees nothing under a causal mask.
 REAL = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]]).bool()
 PADDING = lambda R: Padding(REAL.repeat(R, 1))  # noqa: E731
 
@@ -43,7 +43,7 @@ def stream(replicas: int) -> Tensor:
     return torch.randn(replicas, B, T, D, generator=torch.Generator().manual_seed(2))
 
 
-# Rows that see nothing under a learned bias, and norms over a padded row, are where kernels part company first.
+# The first cases in which kernels differ: rows that see nothing with a learned bias, and norms over a padded row.
 HARD = [
     (T5(), "padding-causal", "reweight", 2),
     (Alibi(), "padding-causal", "reweight-raw", 1),
@@ -58,7 +58,7 @@ HARD = [
     pairwise(POSITIONS, list(MASKS), list(FUSIONS), (1, 2), hard=HARD),
     ids=lambda value: getattr(value, "kind", str(value)),
 )
-def test_sdpa_is_plain(positions, mask: str, fusion: str, replicas: int, layer, results, agree):
+def test_sdpa_equals_plain(positions, mask: str, fusion: str, replicas: int, layer, results, agree):
     padding_mask = REAL.expand(replicas, -1, -1) if "padding" in mask else None
     found = {}
     for backend in ("plain", "sdpa"):
@@ -70,7 +70,7 @@ def test_sdpa_is_plain(positions, mask: str, fusion: str, replicas: int, layer, 
 
 @pytest.mark.parametrize("backend", ["plain", "sdpa"])
 @pytest.mark.parametrize("positions", [NoPositions(), Alibi(), T5()], ids=lambda p: p.kind)
-def test_a_query_that_may_look_nowhere_gets_exactly_zero(backend: str, positions, randomised):
+def test_a_query_without_visible_keys_gets_exactly_zero(backend: str, positions, randomised):
     context = AttentionContext(
         (1, B, H),
         randomised(positions.build(1, D, H, T)),
@@ -104,7 +104,7 @@ def test_weights_are_the_softmax_of_scaled_products():
     torch.testing.assert_close(found[1, 0, 1, 2], torch.stack([s.exp() / total for s in scores]))
 
 
-def test_rows_of_weights_sum_to_one_or_to_nothing():
+def test_rows_of_weights_sum_to_one_or_zero():
     q, k = queries_and_keys()
     allowed = (torch.rand(2, B, 1, T, T, generator=torch.Generator().manual_seed(5)) < 0.4).contiguous()
     allowed[0, 0, 0, 1] = False
@@ -126,10 +126,10 @@ def test_weights_stay_finite_for_scores_of_any_size(size: float):
     assert found.isfinite().all() and q.grad.isfinite().all()
 
 
-# What cannot be done is said in words
+# Unsupported cases are refused with a message
 
 
-def test_the_fastest_backend_that_can_is_chosen():
+def test_the_fastest_possible_backend_is_chosen():
     assert choose_backend("auto", Needs()).name == "sdpa"
     assert choose_backend("auto", Needs(weight_dropout=True)).name == "plain"
     assert choose_backend("plain", Needs(weight_dropout=True)).name == "plain"
@@ -144,20 +144,22 @@ def test_the_fastest_backend_that_can_is_chosen():
         ("sdpa", Needs(weight_dropout=True), "sdpa backend on cpu: .*use plain, or mixer.dropout = 0"),
     ],
 )
-def test_a_backend_that_cannot_says_why(name, needs: Needs, words: str):
+def test_an_impossible_backend_is_refused_with_the_reason(name, needs: Needs, words: str):
     with pytest.raises(UserError, match=words):
         choose_backend(name, needs)
 
 
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_few_queries_see_what_torchs_kernel_shows_them(queries: int, replicas: int):
-    """On a CPU plain lines take its place where a text goes on: under a mask, and where nothing is seen, too."""
+def test_few_queries_get_the_same_result_as_by_torchs_kernel(queries: int, replicas: int):
+    """With few queries on a CPU, plain code replaces torch's kernel: with a mask, also for queries without visible
+    keys."""
     drawn = torch.Generator().manual_seed(0)
     q = torch.randn(replicas, B, H, queries, D, generator=drawn)
     k, v = (torch.randn(replicas, B, H, 7, D, generator=drawn) for _ in "kv")
     sees = torch.rand(replicas, B, queries, 7, generator=drawn) < 0.6
-    sees[:, :, 0, :] = sees[:, :, 0, :] & torch.tensor([[True], [False]])  # the first query of the second row: nothing
+    # the first query of the second row sees nothing
+    sees[:, :, 0, :] = sees[:, :, 0, :] & torch.tensor([[True], [False]])
     context = AttentionContext((replicas, B, H), Positions(), BranchMask(sees), torch.arange(queries), torch.arange(7))
     assert is_few(q, k) and not is_few(k, k)
     found = BACKENDS["sdpa"].attend(q, k, v, context, Dropout(replicas, 0.0))
@@ -167,6 +169,6 @@ def test_few_queries_see_what_torchs_kernel_shows_them(queries: int, replicas: i
     )
     torch.testing.assert_close(found, expected)
     assert not found[:, 1, :, 0].any()
-    sees[:, 0, 0] = ~sees[:, 0, 0]  # a mask that is wrong is noticed
+    sees[:, 0, 0] = ~sees[:, 0, 0]  # a wrong mask changes the result
     wrong = AttentionContext((replicas, B, H), Positions(), BranchMask(sees), torch.arange(queries), torch.arange(7))
     assert not torch.allclose(BACKENDS["sdpa"].attend(q, k, v, wrong, Dropout(replicas, 0.0)), expected)

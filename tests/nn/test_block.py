@@ -1,4 +1,4 @@
-"""A layer of the stack against its formula."""
+"""A layer of the stack, compared with its formula."""
 
 import pytest
 import torch
@@ -40,11 +40,11 @@ def context(replicas: int = R) -> Context:
     return Context((replicas, B), positions, Causal(), torch.arange(T), torch.arange(T))
 
 
-# Where the norm stands
+# Placement of the norm
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_pre_norm_leaves_the_stream_alone(kind: str, randomised):
+def test_pre_norm_does_not_normalise_the_stream(kind: str, randomised):
     made, x = block(randomised, norm_of(kind=kind)), stream()
     attended = x + made.mixer(made.around_mixer.norm(x), context())[0]
     expected = attended + made.feedforward(made.around_feedforward.norm(attended))
@@ -52,14 +52,14 @@ def test_pre_norm_leaves_the_stream_alone(kind: str, randomised):
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_post_norm_norms_the_stream(kind: str, randomised):
+def test_post_norm_normalises_the_stream(kind: str, randomised):
     made, x = block(randomised, norm_of(kind=kind, placement="post")), stream()
     attended = made.around_mixer.norm(x + made.mixer(x, context())[0])
     expected = made.around_feedforward.norm(attended + made.feedforward(attended))
     torch.testing.assert_close(made(x, context())[0], expected)
 
 
-def test_norms_are_of_the_kind_that_was_asked_for():
+def test_norms_are_of_the_given_kind():
     assert isinstance(norm_of(kind="layer").build(1, D), LayerNorm)
     assert isinstance(norm_of(kind="rms").build(1, D), RMSNorm)
     assert isinstance(norm_of().build_final(1, D), LayerNorm)
@@ -81,7 +81,7 @@ def test_a_pre_norm_block_whose_outputs_are_zero_is_the_identity(randomised):
     ("kind", "nonlinearity"),
     [("relu", F.relu), ("gelu", F.gelu), ("gelu-tanh", lambda x: F.gelu(x, approximate="tanh"))],
 )
-def test_feedforward_is_two_maps_with_a_nonlinearity_between(kind: str, nonlinearity, randomised):
+def test_feedforward_is_two_linear_maps_with_a_nonlinearity_between(kind: str, nonlinearity, randomised):
     made, x = randomised(feedforward_of(kind=kind).build(R, D, 1.0)), stream()
     assert made.into.weight.shape == (R, 4 * D, D)
     for r in range(R):
@@ -106,16 +106,16 @@ def test_swiglu_costs_what_the_others_cost(width: int):
     assert gated == pytest.approx(plain, rel=0.02)
 
 
-def test_hidden_and_bias_are_what_was_asked_for():
+def test_hidden_size_and_bias_are_as_given():
     made = feedforward_of(hidden=3, bias=False).build(R, D, 1.0)
     assert made.into.weight.shape == (R, 3, D) and made.into.bias is None and made.output.bias is None
 
 
-# The whole
+# The whole block
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_three_replicas_are_three_blocks(placement, randomised, copied, results, agree):
+def test_three_replicas_equal_three_blocks(placement, randomised, copied, results, agree):
     norm = norm_of(placement=placement)
     together, x = block(randomised, norm, replicas=3), stream(3)
     whole = results(together, lambda x: together(x, context(3))[0], x)
@@ -139,7 +139,7 @@ def test_dropout_is_applied_to_what_each_sublayer_adds(placement, randomised, se
         torch.testing.assert_close(dropped, expected)
 
 
-def test_the_stream_can_be_watched_and_the_state_comes_out(randomised):
+def test_the_stream_can_be_watched_and_the_state_is_returned(randomised):
     made, x = block(randomised), stream()
     with watch(made, "stream") as seen:
         out, state = made(x, context())

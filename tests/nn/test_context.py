@@ -1,4 +1,4 @@
-"""What the layers of one pass share, and when there is nothing to share."""
+"""What the layers share in one forward pass, and when no mask is needed."""
 
 import torch
 
@@ -15,20 +15,20 @@ def context(mask: Mask, positions=None, queries=SLOTS, keys=SLOTS, **more) -> At
     return AttentionContext((R, B, H), positions, mask, queries, keys, **more)
 
 
-def test_where_everybody_may_look_everywhere_there_is_no_mask():
+def test_if_everything_is_visible_there_is_no_mask():
     made = context(Everything())
     assert made.allowed is None and made.bias is None and made.addend is None
     assert not made.is_plainly_causal
 
 
-def test_only_a_whole_causal_sequence_is_plainly_causal():
+def test_only_a_whole_causal_sequence_uses_the_causal_kernel():
     assert context(Causal()).is_plainly_causal
     assert not context(Causal(), queries=SLOTS[3:]).is_plainly_causal
     assert not context(Causal() & Window(2)).is_plainly_causal
     assert not context(Prefix(1)).is_plainly_causal
 
 
-def test_a_lone_slot_sees_its_past_and_not_its_future():
+def test_a_single_slot_sees_its_past_and_not_its_future():
     assert context(Causal(), queries=SLOTS[-1:]).allowed.all()
     assert context(Causal(), queries=SLOTS[2:3]).allowed.flatten().tolist() == [True, True, True, False, False]
 
@@ -48,7 +48,7 @@ def test_padding_finds_the_row_of_each_replica():
             assert torch.equal(allowed[r, b, 0], padding_mask[r * B + b] & torch.ones(T, T).tril().bool())
 
 
-def test_later_queries_see_the_rows_of_the_whole():
+def test_later_queries_get_their_rows_of_the_whole_mask():
     whole, part = context(Causal() & Window(2)), context(Causal() & Window(2), queries=SLOTS[3:])
     assert torch.equal(part.allowed, whole.allowed[..., 3:, :])
     assert torch.equal(context(Causal(), Alibi(), SLOTS[3:]).bias, context(Causal(), Alibi()).bias[..., 3:, :])
@@ -67,6 +67,6 @@ def test_mask_and_bias_are_one_addend():
     assert torch.equal(both.addend.masked_fill(~both.allowed, 0), both.bias.masked_fill(~both.allowed, 0))
 
 
-def test_what_is_shared_is_computed_once():
+def test_shared_values_are_computed_once():
     made = context(Causal(), Alibi())
     assert made.allowed is made.allowed and made.bias is made.bias and made.addend is made.addend

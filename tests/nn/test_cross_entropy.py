@@ -1,4 +1,4 @@
-"""In place, chunked or plain, the loss and its gradients are those of torch."""
+"""In place, chunked or plain, the loss and its gradients equal those of torch."""
 
 import math
 
@@ -16,12 +16,12 @@ def loss_and_gradients(function, replicas: int, rows: int, vocabulary: int):
     weight = torch.randn(replicas, vocabulary, 16, generator=generator, requires_grad=True)
     targets = torch.randint(vocabulary, (replicas, rows), generator=generator)
     losses = function(x, weight, targets)
-    (losses * torch.arange(1.0, replicas + 1)).sum().backward()  # each replica's factor is its own
+    (losses * torch.arange(1.0, replicas + 1)).sum().backward()  # each replica's loss has its own factor
     return losses.detach(), x.grad, weight.grad
 
 
 def as_elsewhere(monkeypatch, worth_it: int, at_once: int) -> None:
-    """As where it is not computed in place."""
+    """As where the loss is not computed in place."""
     monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
     monkeypatch.setitem(cross_entropy.MIN_LOGITS_FOR_CHUNKS, "cpu", worth_it)
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", at_once)
@@ -33,7 +33,7 @@ def by_torch(x, weight, targets):
 
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("at_once", [1, 1000, 10**9], ids=["row by row", "uneven chunks", "all at once"])
-def test_chunks_give_what_torch_gives(monkeypatch, replicas: int, at_once: int):
+def test_chunks_equal_torch(monkeypatch, replicas: int, at_once: int):
     as_elsewhere(monkeypatch, worth_it=0, at_once=at_once)
     ours = loss_and_gradients(mean_cross_entropy, replicas, rows=11, vocabulary=37)
     for mine, theirs in zip(ours, loss_and_gradients(by_torch, replicas, rows=11, vocabulary=37), strict=True):
@@ -41,7 +41,7 @@ def test_chunks_give_what_torch_gives(monkeypatch, replicas: int, at_once: int):
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_few_logits_are_computed_the_plain_way(replicas: int, monkeypatch):
+def test_few_logits_are_computed_plainly(replicas: int, monkeypatch):
     as_elsewhere(monkeypatch, worth_it=2**40, at_once=1)
     ours = loss_and_gradients(mean_cross_entropy, replicas, rows=5, vocabulary=37)
     for mine, theirs in zip(ours, loss_and_gradients(by_torch, replicas, rows=5, vocabulary=37), strict=True):
@@ -60,8 +60,8 @@ def test_huge_logits_stay_finite(in_place: bool, monkeypatch):
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "in chunks"])
-def test_a_loss_that_is_computed_with_its_gradient_is_differentiated_once(in_place: bool, monkeypatch):
-    """Whoever asks for a gradient of that is told so, and gets none without a graph."""
+def test_a_loss_computed_with_its_gradient_can_be_differentiated_once(in_place: bool, monkeypatch):
+    """A second derivative is refused with a message, and there is never a gradient without a graph."""
     if not in_place:
         as_elsewhere(monkeypatch, worth_it=0, at_once=10**9)
     x, weight = torch.randn(1, 5, 4, requires_grad=True), torch.randn(1, 7, 4)
@@ -73,8 +73,9 @@ def test_a_loss_that_is_computed_with_its_gradient_is_differentiated_once(in_pla
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("at_once", [1, 100, 2**23], ids=["less than a row", "uneven chunks", "all at once"])
 @pytest.mark.parametrize("rows", [0, 1, 150])
-def test_in_place_it_is_torchs_in_odd_sizes_too(rows: int, at_once: int, dtype: torch.dtype, monkeypatch):
-    """Replicas with no counted row, with few and with all; smoothing beside a bias; twice over one graph."""
+def test_in_place_it_equals_torch_for_odd_sizes_too(rows: int, at_once: int, dtype: torch.dtype, monkeypatch):
+    """Replicas in which no row counts, few, or all; label smoothing with a bias; two backward passes through one
+    graph."""
     monkeypatch.setattr(cross_entropy, "IN_PLACE_LOGITS_PER_CHUNK", at_once)
     generator = torch.Generator().manual_seed(0)
     for vocabulary in (1, 33):
@@ -97,8 +98,8 @@ def test_in_place_it_is_torchs_in_odd_sizes_too(rows: int, at_once: int, dtype: 
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_under_autocast_on_a_cpu_it_is_torchs_to_the_digits_of_bf16(smoothing: float):
-    """Beside float64, of what bf16 leaves of the numbers; losses and gradients are float32."""
+def test_under_autocast_on_a_cpu_it_equals_torch_to_the_precision_of_bf16(smoothing: float):
+    """Compared with float64 on numbers rounded to bf16; losses and gradients are float32."""
     drawn = torch.Generator().manual_seed(0)
     shapes = (2, 40, 16), (2, 50, 16), (2, 50)
     given = [torch.randn(*shape, generator=drawn).bfloat16().float() for shape in shapes]
@@ -118,8 +119,8 @@ def test_under_autocast_on_a_cpu_it_is_torchs_to_the_digits_of_bf16(smoothing: f
         torch.testing.assert_close(mine.grad, other.grad.float(), rtol=0.02, atol=0.02 * other.grad.abs().max().item())
 
 
-def test_a_nearly_perfect_model_has_a_loss_in_bf16_too():
-    """Which 1 less a little would not tell from none: the next number below 1 is 0.996."""
+def test_a_nearly_perfect_model_has_a_nonzero_loss_in_bf16():
+    """A probability close to 1 cannot be represented in bf16: the next number below 1 is 0.996."""
     weight = torch.eye(32)[None].requires_grad_()
     for certain in (6.0, 10.0, 12.0):
         x = (certain * torch.eye(32))[None].requires_grad_()
@@ -148,15 +149,15 @@ for gradients in found[1:]:
 
 
 @pytest.mark.slow
-def test_compiled_its_gradients_are_the_same(forge):
-    """torch 2.11 makes gradients of zero of a sum that is returned after it was added to in place, and says nothing.
-    (In a process of its own: what checks shapes here cannot be compiled.)"""
+def test_compiled_gradients_are_the_same(forge):
+    """With torch 2.11, compiled gradients of a sum that is returned after an in-place addition are silently zero. (In
+    its own process, because shape checks cannot be compiled.)"""
     answer = forge.run(code=COMPILED)
     assert answer.code == 0, answer.err
 
 
 @pytest.mark.parametrize("worth_it", [0, 2**40])
-def test_a_bias_is_a_number_more_per_word(worth_it: int, monkeypatch):
+def test_a_bias_is_added_per_word(worth_it: int, monkeypatch):
     as_elsewhere(monkeypatch, worth_it, at_once=200)  # a few rows at a time
     drawn = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(*shape, generator=drawn) for shape in ((2, 9, 4), (2, 7, 4), (2, 7)))
@@ -176,15 +177,15 @@ def test_a_bias_is_a_number_more_per_word(worth_it: int, monkeypatch):
 @pytest.mark.parametrize("at_once", [1, 100, 2**22], ids=["row by row", "uneven chunks", "all at once"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_is_not_counted_has_no_say(at_once: int, smoothing: float, dtype: torch.dtype, monkeypatch):
-    """In place and in chunks, with biases, smoothing and padding: the loss and all gradients are torch's."""
+def test_rows_that_do_not_count_are_ignored(at_once: int, smoothing: float, dtype: torch.dtype, monkeypatch):
+    """In place and in chunks, with biases, smoothing and padding: the loss and all gradients equal torch's."""
     monkeypatch.setattr(cross_entropy, "IN_PLACE_LOGITS_PER_CHUNK", at_once)
     drawn = torch.Generator().manual_seed(0)
     shapes = (3, 11, 4), (3, 7, 4), (3, 7)
     x, weight, bias = (torch.randn(*shape, generator=drawn, dtype=dtype) for shape in shapes)
     targets = torch.randint(7, (3, 11), generator=drawn)
     counted = torch.rand(3, 11, generator=drawn) < 0.6
-    counted[2] = False  # a replica may have nothing to learn from
+    counted[2] = False  # all rows of a replica may be padding
     found = []
     for ours in (True, False):
         given = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
@@ -199,12 +200,12 @@ def test_what_is_not_counted_has_no_say(at_once: int, smoothing: float, dtype: t
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other)
     x.requires_grad_()
-    with torch.no_grad():  # where nothing is learnt it is computed the plain way
+    with torch.no_grad():  # without gradients the plain computation is used
         plain = mean_cross_entropy(x, weight, targets, bias, counted, smoothing)
     torch.testing.assert_close(plain, found[1][0], check_dtype=False)
 
 
-def test_what_needs_no_gradient_gets_none():
+def test_tensors_without_requires_grad_get_no_gradient():
     x, weight = torch.randn(1, 3, 4, requires_grad=True), torch.randn(1, 5, 4)
     mean_cross_entropy(x, weight, torch.tensor([[0, 4, 2]])).sum().backward()
     assert x.grad is not None and weight.grad is None

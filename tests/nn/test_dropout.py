@@ -1,4 +1,4 @@
-"""Dropout that is locked over time, of whole words, of weights: what is left out, and that it is a replica's own."""
+"""Locked dropout, word dropout and weight dropout: what is dropped, and that each replica has its own noise."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def begun(module: nn.Module, seeds=(0, 1)) -> nn.Module:
     return module.train()
 
 
-def test_locked_dropout_leaves_out_the_same_numbers_at_all_tokens_of_a_row():
+def test_locked_dropout_drops_the_same_units_at_all_tokens_of_a_row():
     drop = begun(LockedDropout(R, 0.5))
     y = drop(torch.ones(R, B, T, D))
     assert torch.equal(y, y[:, :, :1].expand_as(y)) and set(y.unique().tolist()) == {0.0, 2.0}
@@ -37,18 +37,18 @@ def test_parts_of_a_batch_get_the_locked_noise_of_their_rows():
     assert torch.equal(drop(torch.ones(R, 2, T, D)), whole[:, 4:])
 
 
-def test_whole_words_are_left_out_wherever_they_stand():
+def test_word_dropout_drops_all_occurrences_of_a_word():
     drop, ids = begun(WordDropout(R, V, 0.3)), torch.arange(V).repeat(R, 2, 1)
     y = drop(torch.ones(R, 2, V, D), ids)
     assert torch.equal(y[:, 0], y[:, 1]) and torch.equal(y, y[..., :1].expand_as(y))
     assert (y == 0).float().mean().item() == pytest.approx(0.3, abs=0.12)
-    drop.clock.set(0, first_row=7)  # another part of the same batch leaves out the same words
+    drop.clock.set(0, first_row=7)  # another part of the same batch drops the same words
     assert torch.equal(drop(torch.ones(R, 2, V, D), ids), y)
     drop.clock.set(1)
     assert not torch.equal(drop(torch.ones(R, 2, V, D), ids), y)
 
 
-def test_a_replica_has_its_own_noise_whoever_is_beside_it():
+def test_a_replicas_noise_does_not_depend_on_the_population():
     for made, given in (
         (lambda n: LockedDropout(n, 0.5), lambda n: (torch.ones(n, B, T, D),)),
         (lambda n: WeightDropout(n, 0.5), lambda n: (torch.ones(n, B, D),)),
@@ -69,14 +69,14 @@ def rates(model: nn.Module) -> dict[str, float]:
     return {name: round(one.rates[0].item(), 3) for name, one in places(model).items()}
 
 
-def test_the_places_of_awd_lstm():
+def test_dropout_is_in_the_places_of_awd_lstm():
     noise = NoiseSpec(kind="locked", words=0.1, input=0.65, output=0.4)
     mixer, chain = LstmSpec(weight_dropout=0.5), {"norm": "none", "feedforward": "none", "positions": "none"}
     model = LanguageModelSpec(layers=3, width=8, mixer=mixer, dropout=0.3, noise=noise, **chain).build(V)
     found = {"drop_words": 0.1, "drop": 0.65, "layers.0.around_mixer.drop": 0.3, "layers.1.around_mixer.drop": 0.3}
     found |= {"layers.2.around_mixer.drop": 0.4, **{f"layers.{n}.mixer.along.drop": 0.5 for n in range(3)}}
     assert rates(model) == found
-    set_dropout(model, [0.2])  # of a population: the others are part of the architecture
+    set_dropout(model, [0.2])  # the population's rate: the others are part of the architecture
     assert rates(model) == found | {f"layers.{n}.around_mixer.drop": 0.2 for n in range(2)}
 
 
@@ -93,7 +93,7 @@ def test_a_transformer_can_have_it_too():
     assert {type(one) for one in places(plain).values()} == {Dropout} and "drop_output" not in places(plain)
 
 
-def test_a_population_with_all_of_it_is_its_members_alone():
+def test_a_population_with_all_kinds_equals_its_members_alone():
     noise = NoiseSpec(kind="locked", words=0.2, input=0.3, output=0.2)
     chain = {"norm": "none", "feedforward": "none", "positions": "none", "output_bias": True}
     mixers = [LstmSpec(hidden=6, weight_dropout=0.4), MinGruSpec(), GruSpec(weight_dropout=0.2)]
@@ -101,7 +101,7 @@ def test_a_population_with_all_of_it_is_its_members_alone():
     ids = torch.randint(V, (2, 4, 9), generator=torch.Generator().manual_seed(0))
 
     def trained(seeds: list[int], rows: torch.Tensor) -> list[torch.Tensor]:
-        """Losses of three steps, each going on from the state of the one before."""
+        """Losses of three steps, each continuing from the state of the previous one."""
         model, state, found = spec.build(V, seeds).train(), None, []
         for step in range(3):
             model.clock.set(step)

@@ -1,4 +1,4 @@
-"""Each way of fusing heads against a loop written out, and what it promises."""
+"""Each head fusion, compared with a written-out loop, and its properties."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def built(seeded, spec, seeds=(7, 8)) -> nn.Module:
 
 
 def laid_out(x: Tensor, order: list[int], weight) -> Tensor:
-    """One vector per position: head `order[h]` in place h, times weight(r, b, head, t)."""
+    """One vector per position: head `order[h]` in slot h, times weight(r, b, head, t)."""
     out = torch.empty(R, B, T, H * d)
     for r in range(R):
         for b in range(B):
@@ -35,7 +35,7 @@ def once(*_) -> float:
 
 
 def order_of(fusion: nn.Module, replica: int = 0) -> list[int]:
-    """Which head stands in which place."""
+    """Which head is in which slot."""
     marked = torch.arange(H, dtype=torch.float32).view(H, 1, 1).expand(R, B, H, T, d)
     return fusion(marked)[replica, 0, 0, ::d].int().tolist()
 
@@ -96,20 +96,20 @@ def test_shares_average_one_whatever_the_size_of_the_heads(seeded, spec):
 @pytest.mark.parametrize(
     "spec", [Concat(), Shuffle(), Shift(), ReweightCausal(), ReweightCausal(scale="raw")], ids=repr
 )
-def test_honest_fusions_treat_every_position_alone(seeded, spec):
+def test_causal_fusions_treat_every_position_separately(seeded, spec):
     x, fusion = heads(), built(seeded, spec)
     parts = [fusion(x[..., t : t + 1, :]) for t in range(T)]
     torch.testing.assert_close(torch.cat(parts, 2), fusion(x))
     assert fusion.why_no_cache is None
 
 
-def test_reweight_looks_at_the_whole_sequence_and_says_so(seeded):
+def test_reweight_depends_on_the_whole_sequence_and_declares_it(seeded):
     x, fusion = heads(), built(seeded, Reweight())
     assert not torch.allclose(fusion(x[..., :2, :]), fusion(x)[:, :, :2])
     assert "every new token" in fusion.why_no_cache
 
 
-def test_padding_has_no_say_in_the_norm(seeded):
+def test_padding_does_not_affect_the_norm(seeded):
     x, fusion = heads(), built(seeded, Reweight())
     padding_mask = torch.ones(R, B, T, dtype=torch.bool)
     padding_mask[:, 1, 2:] = False
@@ -124,7 +124,7 @@ SPECS = [Concat(), Shuffle(), Shuffle(drawn="every-step"), Shift(), Reweight(), 
 
 @pytest.mark.parametrize("spec", [*SPECS, ReweightCausal(scale="raw")], ids=repr)
 @pytest.mark.parametrize("silent", ["all", "one head", "one position"])
-def test_silent_heads_give_finite_gradients(seeded, spec, silent: str):
+def test_heads_of_zeros_give_finite_gradients(seeded, spec, silent: str):
     where = {"all": (), "one head": (..., 2, slice(None), slice(None)), "one position": (..., 1, slice(None))}[silent]
     x = heads()
     x[where] = 0
@@ -135,7 +135,7 @@ def test_silent_heads_give_finite_gradients(seeded, spec, silent: str):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
-def test_replicas_fuse_together_as_they_do_alone(seeded, spec):
+def test_replicas_fuse_heads_together_as_alone(seeded, spec):
     x = heads()
     together = built(seeded, spec)(x)
     for r, number in enumerate((7, 8)):
@@ -174,7 +174,7 @@ def test_shuffled_once_differs_between_replicas_and_layers(seeded):
     assert len({tuple(layer(marked).flatten().tolist()) for layer in layers}) > 20
 
 
-def test_shuffled_every_step_differs_between_steps_and_rests_in_evaluation(seeded):
+def test_shuffled_every_step_differs_between_steps_and_is_fixed_in_evaluation(seeded):
     spec = Shuffle(drawn="every-step")
     assert len(set(orders(seeded, spec, range(1), steps=range(40)))) > 20
     assert set(orders(seeded, spec, range(3), steps=range(5), training=False)) == {tuple(range(H))}

@@ -1,4 +1,4 @@
-"""Who may look where: truth tables, and what combining masks means. True = may look."""
+"""Attention masks: truth tables, and the rules of combining masks. True = may attend."""
 
 import pytest
 import torch
@@ -41,18 +41,18 @@ def test_truth_table(name: str):
     assert torch.equal(table(mask)[0], table(mask)[1])
 
 
-def test_padding_hides_key_slots_row_by_row():
+def test_padding_hides_the_keys_of_each_row():
     found = table(Padding(REAL))
     assert torch.equal(found[0], written(*["xxx.."] * 5))
     assert torch.equal(found[1], written(*[".xxxx"] * 5))
 
 
-def test_a_causal_padded_row_can_be_left_with_nothing_to_see():
+def test_a_query_of_a_causal_padded_row_can_have_no_visible_keys():
     found = table(Padding(REAL) & Causal())
     assert torch.equal(found[1], written(".....", ".x...", ".xx..", ".xxx.", ".xxxx"))
 
 
-def test_a_mask_answers_index_by_index_what_it_answers_for_a_grid():
+def test_a_mask_gives_the_same_by_index_as_for_a_grid():
     mask = Causal() & Window(3) & Padding(REAL)
     grid = table(mask)
     for row in range(ROWS):

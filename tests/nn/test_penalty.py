@@ -1,4 +1,4 @@
-"""Penalties of activations: what they are of, when they count, and for whom."""
+"""Penalties on activations: what they are computed from, when they apply, and per replica."""
 
 from itertools import pairwise
 
@@ -32,7 +32,7 @@ def batch(replicas: int = 1, rows: int = 3, length: int = 7) -> Batch:
     return Batch(ids[..., :-1], ids[..., 1:], torch.tensor(False))
 
 
-def test_a_penalty_is_of_the_mean_squares_of_vectors_and_of_their_changes():
+def test_a_penalty_is_computed_from_mean_squares_of_vectors_and_of_their_changes():
     x = torch.randn(2, 3, 5, 4)
     for r in range(2):
         squares, changes = [], []
@@ -43,12 +43,12 @@ def test_a_penalty_is_of_the_mean_squares_of_vectors_and_of_their_changes():
         assert PENALTY.of(x)[r].item() == pytest.approx(by_hand, rel=1e-5)
 
 
-def test_a_row_of_one_token_changes_nothing():
+def test_a_row_of_one_token_adds_no_change_penalty():
     x = torch.ones(1, 2, 1, 4)
     assert PENALTY.of(x).tolist() == [2.0]
 
 
-def test_the_loss_of_training_has_it_and_no_other_has():
+def test_only_the_train_loss_has_the_penalty():
     plain, punished, given = built(NO_PENALTY), built(PENALTY), batch()
     seen: list[Tensor] = []
     honest = punished.hidden
@@ -56,12 +56,12 @@ def test_the_loss_of_training_has_it_and_no_other_has():
     more = punished.train().loss(given)[0] - plain.train().loss(given)[0]
     torch.testing.assert_close(more, PENALTY.of(seen[-1]))
     assert more.item() > 0
-    assert (seen[-1] == 0).any()  # dropout has been there
+    assert (seen[-1] == 0).any()  # dropout has been applied
     assert torch.equal(punished.eval().loss(given)[0], plain.eval().loss(given)[0])
     assert torch.equal(punished.losses(given.inputs, given.targets), plain.losses(given.inputs, given.targets))
 
 
-def test_a_replica_is_punished_for_itself_alone():
+def test_a_replica_is_penalised_for_its_own_activations_only():
     both, given = built(PENALTY, (3, 4)).train(), batch(2)
     for r, seed in enumerate((3, 4)):
         own = Batch(given.inputs[r : r + 1], given.targets[r : r + 1], given.begins)
@@ -81,7 +81,7 @@ def test_training_with_it_makes_vectors_smaller():
     assert size(PenaltySpec(size=5.0)) < 0.8 * size(NO_PENALTY)
 
 
-def test_recipes_name_it_and_mistakes_are_told():
+def test_recipes_can_set_it_and_mistakes_are_reported():
     recipe = load("demo", ["model.penalty.size=2", "model.penalty.change=1"])
     assert recipe.model.penalty == PenaltySpec(size=2, change=1)
     for nothing in ("null", "{}", "{size: 0}"):

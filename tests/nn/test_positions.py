@@ -1,4 +1,4 @@
-"""Each position scheme against its paper, and against the promise it makes."""
+"""Each position scheme, compared with its paper, and its properties."""
 
 import math
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def bias_of(positions: Positions, replicas: int = R) -> Tensor:
 
 
 @pytest.mark.parametrize("spec", [NoPositions(), Alibi(), SymmetricAlibi(), Rotary(), T5()], ids=lambda s: s.kind)
-def test_schemes_that_do_not_embed_leave_the_stream_alone(spec):
+def test_schemes_without_embeddings_do_not_change_the_stream(spec):
     x = stream()
     assert built(spec).embed(x, SLOTS) is x
 
@@ -56,12 +56,12 @@ def test_schemes_that_do_not_embed_leave_the_stream_alone(spec):
 @pytest.mark.parametrize(
     "spec", [NoPositions(), Learned(), Sinusoidal(), Alibi(), SymmetricAlibi(), T5()], ids=lambda s: s.kind
 )
-def test_schemes_that_do_not_rotate_leave_queries_alone(spec):
+def test_schemes_without_rotation_do_not_change_queries(spec):
     q = heads()
     assert built(spec).rotate(q, SLOTS) is q
 
 
-def test_who_has_a_bias_a_learned_one_and_a_limit():
+def test_which_schemes_have_a_bias_a_learned_one_and_a_limit():
     facts = {
         s.kind: built(s) for s in (NoPositions(), Learned(), Sinusoidal(), Alibi(), SymmetricAlibi(), Rotary(), T5())
     }
@@ -88,7 +88,7 @@ def test_learned_positions_may_differ_from_row_to_row(randomised):
         torch.testing.assert_close(added[r], positions.table.weight[r][at[r]])
 
 
-def test_learned_positions_number_as_many_as_the_context(randomised):
+def test_there_are_as_many_learned_positions_as_the_context(randomised):
     positions = built(Learned(), context=3)
     assert positions.limit == 3
     with pytest.raises(IndexError):
@@ -131,14 +131,14 @@ def test_alibi_slopes_of_sixteen_heads_interpolate():
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 5, 6, 7, 12, 20])
 def test_alibi_slopes_of_other_numbers_fill_up_from_the_next_power(heads: int):
-    """The authors' code: those of the power of two below, then every second one of twice that power."""
+    """As in the authors' code: the slopes of the power of two below, then every second one of twice that power."""
     below = 2 ** int(math.log2(heads))
     expected = alibi_slopes(below) + alibi_slopes(2 * below)[0::2][: heads - below]
     assert alibi_slopes(heads) == pytest.approx(expected)
     assert len(set(alibi_slopes(heads))) == heads and all(0 < s < 1 for s in alibi_slopes(heads))
 
 
-def test_alibi_of_three_heads_in_numbers():
+def test_the_slopes_of_alibi_with_three_heads():
     assert alibi_slopes(3) == pytest.approx([1 / 16, 1 / 256, 1 / 4])
 
 
@@ -163,7 +163,7 @@ def test_symmetric_alibi_agrees_with_alibi_on_the_past_and_mirrors_it():
 
 @given(shift=st.integers(0, 500))
 @settings(max_examples=25, deadline=None)
-def test_rotary_scores_depend_on_distance_alone(shift: int):
+def test_rotary_scores_depend_only_on_distance(shift: int):
     positions, q, k = built(Rotary()), heads(), heads().flip(3)
     here = positions.rotate(q, SLOTS) @ positions.rotate(k, SLOTS).mT
     there = positions.rotate(q, SLOTS + shift) @ positions.rotate(k, SLOTS + shift).mT
@@ -176,7 +176,7 @@ def test_rotary_scores_do_depend_on_distance():
     assert (scores[..., 0, 0] - scores[..., 0, 1]).abs().min() > 1e-4
 
 
-def test_rotary_keeps_norms_and_leaves_position_zero_alone():
+def test_rotary_keeps_norms_and_does_not_change_position_zero():
     positions, q = built(Rotary()), heads()
     turned = positions.rotate(q, SLOTS + 100)
     torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
@@ -185,9 +185,9 @@ def test_rotary_keeps_norms_and_leaves_position_zero_alone():
 
 
 @pytest.mark.parametrize("at", [SLOTS, SLOTS.expand(R, B, T) * 2], ids=["rows-alike", "rows-differ"])
-def test_rotary_turns_as_its_plain_lines_do_compiled_or_not_there_and_back(at: Tensor):
+def test_rotary_equals_its_plain_definition_compiled_or_not_forward_and_backward(at: Tensor):
     positions, slopes = built(Rotary(base=100.0)), heads().flip(1)
-    q = heads().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()  # as layers split them
+    q = heads().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()  # the layout in which layers split heads
     plain = partial(fused.plain_rotated, frequencies=positions.frequencies)
     for turn in (positions.rotate, torch.compile(positions.rotate, backend="eager")):
         for turned, expected in zip(*(there_and_back(how, q, at, slopes) for how in (turn, plain)), strict=True):
@@ -235,13 +235,13 @@ def test_t5_buckets_rise_with_distance_and_keep_directions_apart(buckets: int, f
     assert torch.equal(decoder.bucket(-near), near)
 
 
-def test_t5_with_nothing_far_is_a_problem_in_words():
+def test_t5_without_far_buckets_is_refused_with_a_message():
     (problem,) = T5(buckets=16, furthest=8).problems()
     assert problem.keys == ("buckets", "furthest") and "9 or more" in problem.reason
     assert not list(T5(buckets=16, furthest=9).problems()) and not list(SymmetricT5(buckets=16, furthest=5).problems())
 
 
-def test_t5_tables_are_not_decayed():
+def test_t5_tables_have_no_weight_decay():
     assert not built(T5()).weight.decays
 
 

@@ -1,4 +1,4 @@
-"""Recurrences beside torch's own modules, alone and beside others, in pieces, around padding."""
+"""Recurrences, compared with torch's own modules: alone and in a population, in pieces, with padding."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ def states(made: Recurrence, rows: int = B) -> dict[str, Tensor]:
 
 
 def all_real(x: Tensor) -> Tensor:
-    """A mask without padding: what a library kernel is not given."""
+    """A mask without padding, with which the library kernel is not used."""
     return torch.ones(x.shape[:3], dtype=torch.bool)
 
 
@@ -109,7 +109,7 @@ def test_torchs_own_modules_give_the_same_outputs_states_and_gradients(kind: str
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_gradients_are_those_of_small_differences(kind: str, randomised):
+def test_gradients_equal_finite_differences(kind: str, randomised):
     made = built(kind, randomised, replicas=2).double()
     x, real = stream(rows=2, length=3, replicas=2).double(), torch.ones(2, 2, 3, dtype=torch.bool)
     real[:, 0, 0] = real[:, 1, 2] = False
@@ -125,7 +125,7 @@ def test_gradients_are_those_of_small_differences(kind: str, randomised):
     assert torch.autograd.gradcheck(call, (x.clone().requires_grad_(), *first, *weights.values()), fast_mode=True)
 
 
-def test_a_linear_scan_is_the_loop(randomised):
+def test_a_linear_scan_equals_the_loop(randomised):
     keep, add = torch.rand(2, 3, 19, 4), torch.randn(2, 3, 19, 4)
     first = torch.randn(2, 3, 4)
     given = [tensor.double().requires_grad_() for tensor in (keep, add, first)]
@@ -138,7 +138,7 @@ def test_a_linear_scan_is_the_loop(randomised):
     assert torch.autograd.gradcheck(linear_scan, (*few, given[2][:1, :1]))
 
 
-def test_a_mingru_keeps_its_digits_over_thousands_of_tokens():
+def test_a_mingru_keeps_its_precision_over_thousands_of_tokens():
     keep = torch.full((1, 1, 4096, 1), 0.01)
     hidden = linear_scan(keep, torch.ones_like(keep), torch.zeros(1, 1, 1))
     torch.testing.assert_close(hidden[0, 0, 10:, 0], torch.full((4086,), 1 / 0.99))
@@ -150,7 +150,7 @@ def test_a_mingru_keeps_its_digits_over_thousands_of_tokens():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_each_of_three_replicas_is_what_it_is_alone(kind: str, randomised, copied, results, agree):
+def test_each_of_three_replicas_is_the_same_as_alone(kind: str, randomised, copied, results, agree):
     made, x = built(kind, randomised), stream()
     together = results(made, lambda x: made(x, context(x), states(made))[0], x)
     for r in range(R):
@@ -160,7 +160,7 @@ def test_each_of_three_replicas_is_what_it_is_alone(kind: str, randomised, copie
 
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", ALL)
-def test_in_pieces_is_all_at_once(kind: str, replicas: int, randomised):
+def test_pieces_equal_a_single_pass(kind: str, replicas: int, randomised):
     made, x = built(kind, randomised, replicas), stream(replicas=replicas)
     whole, last = made(x, context(x))
     pieces, state = [], None
@@ -175,7 +175,7 @@ def test_in_pieces_is_all_at_once(kind: str, replicas: int, randomised):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", ALL)
-def test_padding_changes_nothing_wherever_it_stands(kind: str, replicas: int, bidirectional: bool, randomised):
+def test_padding_changes_nothing_wherever_it_is(kind: str, replicas: int, bidirectional: bool, randomised):
     made = built(kind, randomised, replicas, bidirectional=bidirectional)
     x, first = stream(rows=1, replicas=replicas), None if bidirectional else states(made, 1)
     plain, last = made(x, context(x), first)
@@ -190,7 +190,7 @@ def test_padding_changes_nothing_wherever_it_stands(kind: str, replicas: int, bi
             torch.testing.assert_close(state[name], tensor)
 
 
-def test_a_row_of_nothing_but_padding_leaves_the_state_alone_and_has_finite_gradients(randomised):
+def test_a_row_of_only_padding_keeps_the_state_and_has_finite_gradients(randomised):
     for kind in ALL:
         made, x = built(kind, randomised), stream().clone().requires_grad_()
         real = torch.ones(R, B, T, dtype=torch.bool)
@@ -213,11 +213,12 @@ def test_under_autocast_the_state_stays_float32(kind: str, randomised):
         torch.testing.assert_close(y.float(), plain, atol=0.05, rtol=0.05)
 
 
-# --- directions, sizes, starts ---------------------------------------------------------------------------------------
+# --- directions, sizes, initial values
+# ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_two_directions_are_two_recurrences_one_of_them_from_the_end(kind: str, randomised):
+def test_two_directions_equal_two_recurrences_one_of_them_reversed(kind: str, randomised):
     made, x = built(kind, randomised, bidirectional=True), stream()
     with watch(made, "hidden") as seen:
         _, state = made(x, context(x))
@@ -230,7 +231,7 @@ def test_two_directions_are_two_recurrences_one_of_them_from_the_end(kind: str, 
     torch.testing.assert_close(seen["hidden"][..., H:], made.against(x.flip(2), first, None)[0].flip(2))
 
 
-def test_sizes_and_the_map_to_the_width():
+def test_hidden_sizes_and_the_output_map():
     def output(**keys):
         return LstmSpec(**keys).build(1, 6, 0.5, Needs()).output
 
@@ -239,7 +240,7 @@ def test_sizes_and_the_map_to_the_width():
     assert output(hidden=6, bidirectional=True).weight.shape == (1, 6, 12)
 
 
-def test_the_forget_gate_starts_with_its_bias_and_the_rest_with_none():
+def test_only_the_forget_gate_starts_with_a_bias():
     made = LstmSpec(forget_bias=2.0).build(2, 6, 1.0, Needs())
     seed(Host(made, 2), [0, 1])
     assert made.along.input.bias.view(2, 4, 6)[:, 1].eq(2).all()
@@ -249,7 +250,7 @@ def test_the_forget_gate_starts_with_its_bias_and_the_rest_with_none():
     assert wide.along.recurrent.std().item() == pytest.approx(1 / 900**0.5, rel=0.02)
 
 
-def test_gates_and_cells_can_be_watched_and_the_library_gives_way(randomised):
+def test_gates_and_cells_can_be_watched_which_turns_the_library_kernel_off(randomised):
     made, x = built("lstm", randomised, replicas=1), stream(replicas=1)
     plain, last = made(x, context(x))
     with watch(made) as seen:
@@ -259,13 +260,13 @@ def test_gates_and_cells_can_be_watched_and_the_library_gives_way(randomised):
     torch.testing.assert_close(y, plain)
 
 
-def test_a_state_of_another_batch_is_refused_in_words(randomised):
+def test_a_state_of_another_batch_is_refused_with_a_message(randomised):
     made, x = built("lstm", randomised), stream()
     with pytest.raises(UserError, match=r"for 3 replicas and 2 rows; .* 3 replicas and 3 rows"):
         made(x, context(x), states(made, rows=2))
 
 
-def test_weights_are_dropped_for_a_whole_step_and_never_in_evaluation(randomised):
+def test_weight_dropout_is_constant_within_a_step_and_off_in_evaluation(randomised):
     made, x = built("lstm", randomised, weight_dropout=0.5), stream()
     cells = made.train().along
     dropped = cells.drop(cells.recurrent)

@@ -1,4 +1,5 @@
-"""R replicas at once are R modules; one is torch's own module; noise and starts depend on seed and name alone."""
+"""R replicas at once equal R modules, and one equals torch's module; noise and initial values depend only on seed and
+name."""
 
 from collections.abc import Callable
 
@@ -37,7 +38,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_three_replicas_are_three_modules(case: str, randomised, copied, results, agree):
+def test_three_replicas_equal_three_modules(case: str, randomised, copied, results, agree):
     build, call, inputs = CASES[case]
     together, x = randomised(build(3)), inputs(3)
     whole = results(together, call(together), x)
@@ -47,7 +48,7 @@ def test_three_replicas_are_three_modules(case: str, randomised, copied, results
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_replica_sees_another(case: str, randomised):
+def test_replicas_are_independent(case: str, randomised):
     build, call, inputs = CASES[case]
     module, x = randomised(build(3)), inputs(3)
     before = call(module)(x)
@@ -70,7 +71,7 @@ REFERENCES = {
 
 
 @pytest.mark.parametrize("case", REFERENCES)
-def test_one_replica_is_torchs_module(case: str, randomised, results):
+def test_one_replica_equals_torchs_module(case: str, randomised, results):
     build, call, inputs = CASES[case]
     ours, theirs, x = randomised(build(1)), REFERENCES[case](), inputs(1)
     theirs.load_state_dict({name: p[0] for name, p in ours.state_dict().items()})
@@ -99,19 +100,19 @@ def test_dropout_drops_at_its_rate_and_keeps_the_mean(seeded):
         assert kept[kept != 0].unique().tolist() == pytest.approx([1 / (1 - rate)], rel=1e-4)
 
 
-def test_a_replica_with_rate_zero_is_left_alone_among_others(seeded):
+def test_a_replica_with_rate_zero_is_unchanged_among_others(seeded):
     x = torch.randn(2, 4, 5, 6)
     out = dropout(seeded, [0.0, 0.5])(x)
     assert torch.equal(out[0], x[0])
     assert not torch.equal(out[1], x[1])
 
 
-def test_dropout_of_rate_zero_is_nothing_at_all(seeded):
+def test_dropout_of_rate_zero_is_the_identity(seeded):
     drop, x = dropout(seeded, [0.0, 0.0]), torch.randn(2, 4, 5, 6)
     assert drop(x) is x
 
 
-def test_dropout_in_evaluation_is_nothing_at_all(seeded):
+def test_dropout_in_evaluation_is_the_identity(seeded):
     drop, x = dropout(seeded, [0.5]).eval(), torch.randn(1, 4, 5, 6)
     assert drop(x) is x
 
@@ -121,7 +122,7 @@ def test_a_rate_just_below_one_stays_finite(seeded, rate: float):
     assert dropout(seeded, [rate])(torch.ones(1, 2, 50, 50)).isfinite().all()
 
 
-def test_replicas_drop_together_what_they_drop_alone(seeded):
+def test_replicas_drop_the_same_together_as_alone(seeded):
     seeds, rates, x = [5, 9, 2], [0.1, 0.3, 0.5], torch.randn(3, 4, 5, 6)
     together = dropout(seeded, rates, seeds)(x)
     for r in range(3):
@@ -131,7 +132,7 @@ def test_replicas_drop_together_what_they_drop_alone(seeded):
 
 @pytest.mark.parametrize("shape", [(8, 3, 5), (8, 2, 3, 3)], ids=["odd rows", "attention weights"])
 @pytest.mark.parametrize("parts", [2, 4, 8])
-def test_accumulated_parts_drop_what_the_whole_batch_drops(seeded, shape: tuple[int, ...], parts: int):
+def test_accumulated_parts_drop_the_same_as_the_whole_batch(seeded, shape: tuple[int, ...], parts: int):
     drop, x = dropout(seeded, [0.3, 0.6]), torch.randn(2, *shape)
     whole, rows, found = drop(x), shape[0] // parts, []
     for k in range(parts):
@@ -161,7 +162,7 @@ def test_dropout_gradients_are_the_mask(seeded):
     assert torch.equal(x.grad, out.detach())
 
 
-def test_set_dropout_reaches_every_place_whose_rate_is_not_fixed(seeded):
+def test_set_dropout_sets_every_rate_that_is_not_fixed(seeded):
     model = seeded(
         nn.ModuleList([Dropout(2, 0.0), nn.Sequential(Dropout(2, 0.1)), Dropout(2, 0.5, fixed=True)]), [1, 2]
     )
@@ -171,11 +172,11 @@ def test_set_dropout_reaches_every_place_whose_rate_is_not_fixed(seeded):
         assert module.rates.tolist() == [0.25, 0.75] and module.active
 
 
-# Starts
+# Initial values
 
 
 class Model(Trainable):
-    """Parameters of a few kinds; `more` adds one in front of the others."""
+    """Parameters of several kinds; `more` adds one in front of the others."""
 
     def __init__(self, replicas: int, more: bool = False):
         super().__init__()
@@ -194,7 +195,7 @@ def started(seeds: list[int], **settings) -> Model:
     return model
 
 
-def test_a_start_depends_on_seed_and_name_alone():
+def test_initial_values_depend_only_on_seed_and_name():
     together, larger = started([7, 3, 7]), started([3], more=True)
     for name, p in together.named_parameters():
         assert torch.equal(p[0], p[2])
@@ -202,13 +203,13 @@ def test_a_start_depends_on_seed_and_name_alone():
     assert torch.equal(together.drop.keys[1], larger.drop.keys[0])
 
 
-def test_seeds_and_names_start_differently():
+def test_initial_values_differ_between_seeds_and_names():
     model = started([7, 3])
     assert not torch.equal(model.first.weight[0], model.first.weight[1])
     assert not torch.equal(model.first.weight, model.second.weight)
 
 
-def test_starts_have_the_value_and_deviation_they_were_declared_with():
+def test_initial_values_have_the_declared_mean_and_deviation():
     wide = Linear(2, 400, 300, gain=3.0)
     seed(_only(wide), [1, 2])
     assert wide.weight.std((1, 2)).tolist() == pytest.approx([3 / (2 * 20)] * 2, rel=0.02)
@@ -218,7 +219,7 @@ def test_starts_have_the_value_and_deviation_they_were_declared_with():
     assert model.shifted.min() > 0
 
 
-def test_seeding_again_gives_the_same_start(randomised):
+def test_seeding_again_gives_the_same_initial_values(randomised):
     model = started([4, 5])
     before = {name: p.clone() for name, p in model.named_parameters()}
     seed(randomised(model), [4, 5])

@@ -1,4 +1,4 @@
-"""Queries and keys compared in other ways than by products: the textbook's formula, in bounded memory."""
+"""Similarities other than the scaled dot product: the textbook formula, in bounded memory."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def heads(length, number):
     return torch.randn(R, B, H, length, d, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
 
 
-def test_additive_is_the_formula(additive):
+def test_additive_equals_the_formula(additive):
     q, k = heads(Q, 0), heads(K, 1)
     found = additive(q, k)
     for r, b, h, i, j in [(0, 0, 0, 0, 0), (1, 2, 1, 3, 4), (1, 0, 0, 2, 1)]:
@@ -35,7 +35,7 @@ def test_additive_is_the_formula(additive):
 
 
 @pytest.mark.parametrize("at_once", [1, 2 * R * B * H * K * d, similarity.MAX_ELEMENTS])
-def test_gradients_are_those_of_small_differences_however_few_queries_go_at_once(at_once, additive, monkeypatch):
+def test_gradients_equal_finite_differences_for_any_number_of_queries_at_once(at_once, additive, monkeypatch):
     monkeypatch.setattr(similarity, "MAX_ELEMENTS", at_once)
     q, k = heads(Q, 0).requires_grad_(), heads(K, 1).requires_grad_()
 
@@ -46,7 +46,7 @@ def test_gradients_are_those_of_small_differences_however_few_queries_go_at_once
     assert torch.autograd.gradcheck(call, (q, k, additive.vector.detach().clone().requires_grad_()))
 
 
-def test_what_is_held_at_a_time_does_not_grow_with_the_queries(additive, monkeypatch):
+def test_memory_does_not_grow_with_the_number_of_queries(additive, monkeypatch):
     monkeypatch.setattr(similarity, "MAX_ELEMENTS", 3 * R * B * H * K * d)
     q, k = heads(11, 0), heads(K, 1)
     pieces = similarity._pieces(q, k)
@@ -64,8 +64,8 @@ def test_scores_are_float32_in_every_precision():
         assert made(q, q).dtype == torch.float32
 
 
-def test_self_attention_by_it_masks_weighs_and_goes_on_as_any_other(layer):
-    """Beside ALiBi, whose bias is added to the scores of either."""
+def test_self_attention_with_it_supports_masks_weights_and_caches(layer):
+    """Also with ALiBi, whose bias is added to the scores in both cases."""
     spec = AttentionSpec(heads=2, similarity={"kind": "additive"})
     x = torch.randn(2, 3, 6, 8, generator=torch.Generator().manual_seed(2))
     told = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1], [1] * 6]).bool()
@@ -90,7 +90,7 @@ def test_self_attention_by_it_masks_weighs_and_goes_on_as_any_other(layer):
     torch.testing.assert_close(torch.cat((first, rest), 2), y, atol=1e-5, rtol=1e-5)
 
 
-def test_a_replica_beside_others_has_its_own_vector(layer, copied):
+def test_each_replica_has_its_own_vector(layer, copied):
     spec = AttentionSpec(heads=2, similarity={"kind": "additive"})
     x = torch.randn(3, 2, 5, 8, generator=torch.Generator().manual_seed(3))
     together = layer(replicas=3, spec=spec)
@@ -99,13 +99,13 @@ def test_a_replica_beside_others_has_its_own_vector(layer, copied):
 
 
 @pytest.mark.parametrize("backend", ["sdpa"])
-def test_fused_kernels_say_that_they_cannot(backend):
+def test_fused_kernels_refuse_it(backend):
     spec = AttentionSpec(heads=2, similarity={"kind": "additive"}, backend=backend)
     with pytest.raises(UserError, match="plain"):
         spec.build(1, 8, 1.0, Needs())
 
 
-def test_what_turns_queries_and_keys_is_refused_and_an_unknown_similarity_too():
+def test_rotary_positions_and_unknown_similarities_are_refused():
     spec = LanguageModelSpec.model_validate({"mixer": {"similarity": "additive"}, "positions": "rotary"})
     (problem,) = spec.all_problems()
     assert set(problem.keys) == {"positions", "mixer"} and "rotary" in problem.reason

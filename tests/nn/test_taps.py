@@ -1,4 +1,4 @@
-"""Internals by name."""
+"""Taps: internals are read and replaced by name."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_taps_change_nothing_and_have_names():
     assert tap_names(model) == ["doubled", "inner.0"]
 
 
-def test_watching_gives_what_flows_by():
+def test_watching_returns_the_values():
     model, x = Model(), torch.arange(3.0)
     with watch(model, "doubled") as seen:
         model(x)
@@ -33,7 +33,7 @@ def test_watching_gives_what_flows_by():
     assert list(seen) == ["doubled", "inner.0"]
 
 
-def test_gradients_flow_through_what_was_watched():
+def test_gradients_flow_through_watched_values():
     model, x = Model(), torch.arange(3.0, requires_grad=True)
     with watch(model, "doubled") as seen:
         out = model(x)
@@ -41,7 +41,7 @@ def test_gradients_flow_through_what_was_watched():
     assert gradient.tolist() == [1, 1, 1]
 
 
-def test_nobody_watches_afterwards_not_even_after_an_error():
+def test_watching_ends_with_its_context_even_after_an_error():
     model = Model()
     with pytest.raises(ZeroDivisionError), watch(model):
         assert model.doubled.is_watched
@@ -49,7 +49,7 @@ def test_nobody_watches_afterwards_not_even_after_an_error():
     assert not model.doubled.is_watched and not model.inner[0].is_watched
 
 
-def test_a_wrong_name_is_answered_with_the_nearest():
+def test_a_wrong_name_gets_the_nearest_one():
     with (
         pytest.raises(UserError, match=r"no internal 'inner\.00'; did you mean 'inner\.0'\?"),
         watch(Model(), "inner.00"),
@@ -58,7 +58,7 @@ def test_a_wrong_name_is_answered_with_the_nearest():
 
 
 class Named(nn.Module):
-    """A model whose slot is spoken of by what stands in it."""
+    """A model whose slot is named after the module in it."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ class Named(nn.Module):
         return self.mixer(x)
 
 
-def test_what_says_what_it_is_goes_by_that_name():
+def test_a_module_that_defines_its_name_is_called_by_it():
     assert tap_names(Named()) == ["attention.doubled", "attention.inner.output", "shown"]
     with watch(Named(), "attention.inner.output") as seen:
         pass
@@ -82,7 +82,7 @@ def test_what_says_what_it_is_goes_by_that_name():
 # Interventions
 
 
-def test_what_flows_by_can_be_replaced_and_later_watchers_see_it():
+def test_values_can_be_replaced_and_later_taps_see_it():
     model, x = Model(), torch.arange(3.0)
     with intervene(model, {"doubled": lambda flow: -flow}), watch(model) as seen:
         assert torch.equal(model(x), 1 - 2 * x)
@@ -90,14 +90,14 @@ def test_what_flows_by_can_be_replaced_and_later_watchers_see_it():
     assert torch.equal(model(x), 2 * x + 1)
 
 
-def test_a_head_can_be_silenced():
+def test_a_head_can_be_switched_off():
     mixed = torch.ones(1, 2, 3, 4, 5)
     assert without_head(0, 2)(mixed).sum((0, 1, 3, 4)).tolist() == [0, 40, 0]
     with pytest.raises(UserError, match=r"no head 3: the heads are 0 to 2"):
         without_head(3)(mixed)
 
 
-def test_interventions_that_mean_nothing_are_refused():
+def test_invalid_interventions_are_refused():
     model, x = Named(), torch.arange(3.0)
     with pytest.raises(UserError, match=r"'shown' cannot be replaced: it is computed only for display"):
         intervene(model, {"shown": lambda flow: flow}).__enter__()

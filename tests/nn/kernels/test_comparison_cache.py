@@ -1,4 +1,4 @@
-"""A kernel that was right is not compared again on the same machine; whatever may have changed, it is."""
+"""A kernel that agreed is not compared again on the same machine, unless something it depends on has changed."""
 
 import json
 
@@ -13,13 +13,13 @@ H200 = {"torch": "2.11", "triton": "3.6", "gpu": "NVIDIA H200"}
 
 
 class Kernel:
-    """One that is off by so much, and counts how often it was compared."""
+    """A kernel with this error, which counts how often it was compared."""
 
     def __init__(self, off: float = 0.0):
         self.off, self.times = off, 0
 
     def is_trusted(self, *case) -> bool:
-        """As a process says that has just begun."""
+        """As in a process that has just started."""
 
         def check(device, *case) -> float:
             self.times += 1
@@ -31,7 +31,7 @@ class Kernel:
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(tmp_path, monkeypatch):
-    """As far as what is kept goes."""
+    """As far as the cache is concerned."""
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(trusted, "_verdicts", {})
     monkeypatch.setattr(comparison_cache, "machine", lambda device: H200)
@@ -41,16 +41,16 @@ def kept():
     return [entry.path for entry in cache.entries()]
 
 
-def test_one_that_agrees_is_compared_once():
+def test_a_kernel_that_agrees_is_compared_once():
     kernel = Kernel(1e-6)
     assert [kernel.is_trusted(64, torch.float32) for _ in range(3)] == [True] * 3 and kernel.times == 1
-    assert len(kept()) == 1  # where `headway cache` finds it
+    assert len(kept()) == 1  # in a folder that `headway cache` lists
     assert kernel.is_trusted(128, torch.float32) and kernel.times == 2  # another width is another case
     assert cache.clear(cache.entries()) > 0
     assert kernel.is_trusted(64, torch.float32) and kernel.times == 3
 
 
-def test_one_that_does_not_agree_is_compared_every_time(caplog):
+def test_a_kernel_that_does_not_agree_is_compared_every_time(caplog):
     kernel = Kernel(0.5)
     assert [kernel.is_trusted(64, torch.float32) for _ in range(2)] == [False] * 2
     assert kernel.times == 2 and not kept() and caplog.text.count("not used") == 2
@@ -71,7 +71,7 @@ def test_another_source_is_another_comparison(monkeypatch):
     assert kernel.is_trusted(64) and kernel.times == 2
 
 
-def test_the_sources_of_kernels_and_checks_count(tmp_path):
+def test_the_sources_of_kernels_and_checks_are_included(tmp_path):
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("x = 1")
     other.write_text("x = 2")
@@ -81,17 +81,17 @@ def test_the_sources_of_kernels_and_checks_count(tmp_path):
 @pytest.mark.parametrize(
     "spoilt", [b"", b"\0\xff", b"[]", b'"off"', b'{"off": 0.0}', b'{"off": true, "of": {}}', b"[" * 100_000]
 )
-def test_what_is_damaged_is_compared_again(spoilt):
+def test_a_damaged_entry_is_compared_again(spoilt):
     kernel = Kernel()
     assert kernel.is_trusted(64)
     (path,) = kept()
     path.write_bytes(spoilt)
     assert kernel.is_trusted(64) and kernel.times == 2
-    assert kernel.is_trusted(64) and kernel.times == 2  # and whole again
+    assert kernel.is_trusted(64) and kernel.times == 2  # the entry was written again
 
 
 @pytest.mark.parametrize("off", [0.5, float("nan"), -1.0, "0", None])
-def test_what_is_forged_is_judged_by_its_number(off):
+def test_an_entry_with_a_bad_error_is_compared_again(off):
     kernel = Kernel()
     assert kernel.is_trusted(64)
     (path,) = kept()
@@ -99,7 +99,7 @@ def test_what_is_forged_is_judged_by_its_number(off):
     assert kernel.is_trusted(64) and kernel.times == 2
 
 
-def test_of_another_comparison_it_says_nothing():
+def test_an_entry_of_another_comparison_is_ignored():
     kernel = Kernel()
     assert kernel.is_trusted(64)
     (path,) = kept()
@@ -110,20 +110,20 @@ def test_of_another_comparison_it_says_nothing():
     assert kernel.is_trusted(128) and kernel.times == 3
 
 
-def test_where_nothing_can_be_kept_it_is_compared(tmp_path, monkeypatch):
+def test_without_a_cache_a_kernel_is_compared_every_time(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "file"))
     kernel = Kernel()
     assert kernel.is_trusted(64) and kernel.is_trusted(64) and kernel.times == 2
 
 
-def test_one_that_cannot_be_built_after_all_is_forgotten():
+def test_the_entry_of_a_kernel_that_fails_later_is_removed():
     assert trusted.by_kernel("norm", CPU, lambda device: 0.0, (), lambda: 5) == 5
     assert kept()
     assert trusted.by_kernel("norm", CPU, lambda device: 0.0, (), lambda: 1 / 0) is None
     assert not kept()
 
 
-def test_on_a_processor_nothing_is_kept(monkeypatch):
+def test_on_a_cpu_nothing_is_cached(monkeypatch):
     monkeypatch.undo()
     assert comparison_cache.machine(CPU) is None

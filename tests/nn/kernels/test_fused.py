@@ -1,4 +1,4 @@
-"""Kernels for a GPU, beside the plain lines they stand for: here by programs on a CPU, in tests/cuda on a GPU."""
+"""GPU kernels compared with their plain definitions: here simulated on a CPU, in tests/cuda on a GPU."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -61,7 +61,7 @@ def kernels(monkeypatch):
 
 
 @pytest.mark.parametrize(("operation", "case"), CASES, ids=str)
-def test_a_kernel_gives_what_the_plain_lines_give(kernels, operation, case):
+def test_a_kernel_equals_its_plain_definition(kernels, operation, case):
     off = CHECKS[operation](CPU, *case)
     assert off <= (1e-2 if "bfloat16" in str(case) else 1e-5)
     if operation == "dropout":
@@ -78,8 +78,9 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
 @pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["alone", "two"])
-def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, model, seeds):
-    """Whatever stands between the kernels: layouts, precisions, replicas. Two steps of AdamW, decay and clipping."""
+def test_a_model_learns_the_same_with_kernels_as_without(kernels, monkeypatch, model, seeds):
+    """Everything around the kernels: layouts, precisions, replicas. Three steps of AdamW with weight decay and
+    clipping."""
     spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}, **model})
     ids = torch.arange(len(seeds) * 2 * 9).view(len(seeds), 2, 9) * 7 % 41
     monkeypatch.setattr(cross_entropy, "_can_be_in_place", lambda x: False)
@@ -106,8 +107,8 @@ def test_a_model_learns_by_kernels_what_it_learns_without(kernels, monkeypatch, 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("seeds", [[1], [1, 2]], ids=["alone", "two"])
-def test_under_autocast_a_model_learns_by_copies_what_it_learns_without(kernels, monkeypatch, seeds, tied):
-    """Weights are copied once for all; what each gets back is float32, and close to what autocast gives it."""
+def test_under_autocast_a_model_learns_the_same_with_copied_weights_as_without(kernels, monkeypatch, seeds, tied):
+    """All weights are copied in one operation; gradients are float32, and close to those under plain autocast."""
     settings = {"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}, "tied": tied}
     ids = torch.arange(len(seeds) * 2 * 9).view(len(seeds), 2, 9) * 7 % 41
     batch, found, made_at_once = Batch(ids[..., :-1], ids[..., 1:], begins=torch.tensor(True)), [], []
@@ -121,15 +122,15 @@ def test_under_autocast_a_model_learns_by_copies_what_it_learns_without(kernels,
         with copies.in_use(), torch.autocast("cpu", BF16):
             losses, _ = made.loss(batch)
             losses.sum().backward()
-        assert not copies.made  # by tomorrow they are old
+        assert not copies.made  # they would be outdated in the next step
         found.append([losses.detach(), *(p.grad for p in made.parameters())])
-    assert made_at_once == [2 * 4 * 2 + (not tied)]  # four maps of each layer, and their biases
+    assert made_at_once == [2 * 4 * 2 + (not tied)]  # four products per layer, with their biases
     assert all(one.dtype == FLOAT for one in found[0])
     assert trusted.difference(*found) < 2e-2
 
 
-def test_only_a_bias_that_stays_is_left_to_another_layer(kernels, monkeypatch):
-    """One that was gathered from several processes is gone by then."""
+def test_only_a_permanent_bias_is_left_to_another_layer(kernels, monkeypatch):
+    """One gathered from several processes no longer exists by then."""
     monkeypatch.setattr(launching, "wanted", lambda x: True)
     one, x = Linear(2, 3, 4), torch.ones(2, 1, 5, 3)
     assert isinstance(one.with_pending_bias(x), torch.Tensor)
@@ -140,8 +141,8 @@ def test_only_a_bias_that_stays_is_left_to_another_layer(kernels, monkeypatch):
     assert isinstance(left, PendingBias) and torch.equal(with_bias(left), one(x))
 
 
-def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypatch):
-    """Three sublayers, another sequence between them, and an encoder."""
+def test_a_translator_learns_the_same_with_kernels_as_without(kernels, monkeypatch):
+    """Three sublayers, cross-attention, and an encoder."""
     spec = EncoderDecoderSpec.model_validate({"layers": 2, "width": 16, "mixer": {"heads": 2}, "dropout": 0.1})
     ids, found = torch.arange(36).view(2, 2, 9) * 7 % 40, []
     for by_kernels in (True, False):
@@ -154,7 +155,7 @@ def test_a_translator_learns_by_kernels_what_it_learns_without(kernels, monkeypa
     assert trusted.difference(*found) < 1e-5
 
 
-def test_streams_that_are_looked_at_or_changed_are_added_up(kernels, monkeypatch):
+def test_streams_that_are_watched_or_changed_are_added_up(kernels, monkeypatch):
     spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}})
     ids, found = torch.arange(16).view(1, 2, 8), []
     for by_kernels in (True, False):
@@ -170,7 +171,7 @@ def test_streams_that_are_looked_at_or_changed_are_added_up(kernels, monkeypatch
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
-    """Of all sublayers, and back: none is left out without a word."""
+    """In all sublayers, forward and backward, so that no kernel is silently left out."""
     spec = LanguageModelSpec.model_validate({"layers": 2, "width": 16, "context": 8, "mixer": {"heads": 2}})
     spec = spec.model_copy(update={"norm": Layer(placement=placement)})
     adds, biases, joins = [], [], []
@@ -193,7 +194,7 @@ def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
         made = spec.build(41, [1]).train()
         with copies_for_products(made).in_use():
             made(torch.arange(16).view(1, 2, 8))[0].sum().backward()
-    # The first has nothing to add; after the last, which comes first in the backward pass, the stream ends.
+    # The first norm has nothing to add; the last one, which comes first in the backward pass, gets no gradient past it.
     expected = ([False] + [True] * 4, [False] + [True] * 4) if placement == "pre" else ([True] * 4, [False] * 4)
     assert (adds, joins) == expected and biases == adds
 
@@ -212,8 +213,9 @@ ONCE = {
 
 
 @pytest.mark.parametrize("operation", ONCE)
-def test_by_a_kernel_there_is_a_gradient_and_none_of_that(kernels, operation):
-    """Not one without a graph, either, which is what torch gives where what comes back is a constant."""
+def test_gradients_of_kernels_cannot_be_differentiated_again(kernels, operation):
+    """Nor is a gradient without a graph returned, as by torch's `once_differentiable` if the incoming gradient is a
+    constant."""
     x = X.clone().requires_grad_()
     total = ONCE[operation](x).sum()
     (gradient,) = torch.autograd.grad(total, x, retain_graph=True)
@@ -222,8 +224,8 @@ def test_by_a_kernel_there_is_a_gradient_and_none_of_that(kernels, operation):
         torch.autograd.grad(total, x, create_graph=True)
 
 
-def test_numbers_that_are_none_stay_none_and_in_their_row(kernels):
-    """A kernel that took the largest of what is no number for a number would hide that a training has diverged."""
+def test_nan_stays_nan_within_its_row(kernels):
+    """A kernel whose maximum ignores NaN would hide that training has diverged."""
     for lost in (torch.nan, torch.inf, -torch.inf):
         x = X.clone()
         x[1, 0, 1, 2] = lost
@@ -248,7 +250,7 @@ def test_numbers_that_are_none_stay_none_and_in_their_row(kernels):
     seed=st.integers(0, 99), scattered=st.booleans(),
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
-def test_nonlinearities_are_the_plain_lines_in_float64(kernels, R, N, D, kind, seed, scattered):
+def test_nonlinearities_equal_their_definitions_in_float64(kernels, R, N, D, kind, seed, scattered):
     draw = torch.Generator().manual_seed(seed)
     x, bias = torch.randn(R, D, N, 1, generator=draw) * 3, torch.randn(R, D, generator=draw)
     x = x.transpose(1, 3) if scattered else x.transpose(1, 3).contiguous()
@@ -269,7 +271,7 @@ def test_nonlinearities_are_the_plain_lines_in_float64(kernels, R, N, D, kind, s
     scale=st.sampled_from([1e-3, 1.0, 10.0]), smoothing=st.sampled_from([0.0, 0.1]), some=st.booleans(),
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
-def test_a_loss_is_the_one_in_float64(kernels, R, N, V, seed, scale, smoothing, some):
+def test_a_loss_equals_that_in_float64(kernels, R, N, V, seed, scale, smoothing, some):
     draw = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(shape, generator=draw) * scale for shape in ((R, N, 6), (R, V, 6), (R, V))]
     targets = torch.randint(V, (R, N), generator=draw)
@@ -297,7 +299,7 @@ def test_a_loss_is_the_one_in_float64(kernels, R, N, V, seed, scale, smoothing, 
     centred=st.booleans(), biased=st.booleans(), biased_more=st.booleans(), drops=st.booleans(), goes_on=st.booleans(),
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_sum_and_its_norm_are_the_plain_lines(
+def test_a_sum_and_its_norm_equal_their_plain_definitions(
     kernels, R, B, T, D, seed, centred, biased, biased_more, drops, goes_on
 ):
     draw = torch.Generator().manual_seed(seed)
@@ -305,7 +307,7 @@ def test_a_sum_and_its_norm_are_the_plain_lines(
     more_bias, weight, bias = (torch.randn(R, D, generator=draw) for _ in range(3))
     keys, rates = random.stream_keys(range(seed, seed + R), "here"), torch.rand(R, generator=draw) * 0.9
     mask = fused.DropoutMask(keys, torch.tensor(seed, dtype=torch.int32), rates, 3 * seed) if drops else None
-    eps, found = 1e-2, []  # of one unit, with a smaller one, all slopes are what rounding leaves
+    eps, found = 1e-2, []  # with one unit and a smaller eps, gradients would consist of rounding errors
     given_tensors = x, more, more_bias if biased_more else None, weight, bias if biased else None
     for compute in (fused_norm._SumAndNorm.apply, fused_norm.plain_sum_and_norm):
         mine = [None if t is None else t.clone().requires_grad_() for t in given_tensors]
@@ -318,8 +320,8 @@ def test_a_sum_and_its_norm_are_the_plain_lines(
 
 @pytest.mark.parametrize(("R", "V", "smoothing"), [(1, 128, 0.0), (2, 70, 0.1)])
 @pytest.mark.parametrize("at_once", [1, 700, 10**6])
-def test_a_loss_in_chunks_is_the_plain_one(kernels, monkeypatch, R, V, smoothing, at_once):
-    """Chunks of any size, the vocabulary filled up, a bias, and rows that do not count."""
+def test_a_loss_in_chunks_equals_the_plain_one(kernels, monkeypatch, R, V, smoothing, at_once):
+    """Chunks of any size, a padded vocabulary, a bias, and rows that do not count."""
     draw = torch.Generator().manual_seed(0)
     shapes = (R, 11, 8), (R, V, 8), (R, V)
     tensors, targets = [torch.randn(s, generator=draw) for s in shapes], torch.arange(R * 11).view(R, 11) * 5 % V
@@ -335,7 +337,7 @@ def test_a_loss_in_chunks_is_the_plain_one(kernels, monkeypatch, R, V, smoothing
     assert trusted.difference(*found) < 1e-5
 
 
-def test_a_norm_that_somebody_else_has_written_is_asked_as_it_is(kernels, monkeypatch):
+def test_a_users_norm_is_called_and_not_replaced_by_a_kernel(kernels, monkeypatch):
     class Doubled(LayerNorm):
         def forward(self, x):
             return 2 * super().forward(x)
@@ -359,7 +361,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("operation", "name"), PLANTED)
 def test_a_kernel_that_is_wrong_is_not_trusted(kernels, monkeypatch, caplog, operation, name):
-    """The same kernel, but what it wrote last is a little larger than it should be."""
+    """The same kernel, but its output is slightly too large."""
     right = getattr(kernels, name).function
 
     def wrong(*given):
@@ -374,20 +376,20 @@ def test_a_kernel_that_is_wrong_is_not_trusted(kernels, monkeypatch, caplog, ope
     assert "not used" in caplog.text
 
 
-def test_what_cannot_be_built_is_not_used(monkeypatch, caplog):
+def test_a_kernel_that_cannot_be_built_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(trusted, "_verdicts", {})
     assert not trusted.trusted("adamw", CPU, lambda device: 1 / 0)
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_what_cannot_be_built_for_some_sizes_after_all_is_not_used_either(monkeypatch, caplog):
+def test_a_kernel_that_cannot_be_built_for_other_sizes_is_no_longer_used(monkeypatch, caplog):
     monkeypatch.setattr(trusted, "_verdicts", {})
     wanted = ("norm", CPU, lambda device, width: 0.0, (3,))
     assert trusted.by_kernel(*wanted, lambda: 5) == 5
     assert trusted.by_kernel(*wanted, lambda: 1 / 0) is None
-    assert trusted.by_kernel(*wanted, lambda: 5) is None  # nor asked again
+    assert trusted.by_kernel(*wanted, lambda: 5) is None  # nor tried again
     assert caplog.text.count("ZeroDivisionError") == 1
-    with pytest.raises(torch.OutOfMemoryError):  # which says nothing of the kernel
+    with pytest.raises(torch.OutOfMemoryError):  # which says nothing about the kernel
         trusted.by_kernel(
             "rotate", CPU, lambda device: 0.0, (), lambda: (_ for _ in ()).throw(torch.OutOfMemoryError())
         )

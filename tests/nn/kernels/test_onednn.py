@@ -1,4 +1,4 @@
-"""oneDNN's products are the plain ones, there and back; where they are not, the plain ones stay."""
+"""oneDNN's products equal the plain ones, forward and backward; if they do not, the plain ones are used."""
 
 import copy
 
@@ -33,7 +33,7 @@ def nothing_is_known(monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch) -> list[str | None]:
-    """The nonlinearity of every product that oneDNN was asked for outside checks."""
+    """The nonlinearity of every product that oneDNN computed, apart from checks."""
     heard, product = [], onednn._product
 
     def listening(x, weight, bias, nonlinearity=None):
@@ -53,7 +53,7 @@ def drawn(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("name", MODULES)
 @torch.no_grad()
-def test_packed_products_are_the_plain_ones(name: str, replicas: int, randomised, asked):
+def test_packed_products_equal_the_plain_ones(name: str, replicas: int, randomised, asked):
     build, call = MODULES[name]
     module = randomised(build(replicas))
     for rows in (1, 4):
@@ -62,13 +62,13 @@ def test_packed_products_are_the_plain_ones(name: str, replicas: int, randomised
         assert not asked
         with packed_weights(module):
             torch.testing.assert_close(call(module)(x), plain)
-            torch.testing.assert_close(call(module)(x[:, :1]), plain[:, :1])  # rows leave the batch
+            torch.testing.assert_close(call(module)(x[:, :1]), plain[:, :1])  # finished rows leave the batch
         assert asked
         asked.clear()
 
 
 @torch.no_grad()
-def test_a_nonlinearity_is_done_in_the_product(randomised, asked):
+def test_a_nonlinearity_is_computed_with_the_product(randomised, asked):
     for name in ("gelu", "gelu-tanh", "silu"):
         module = randomised(MODULES[name][0](1))
         with packed_weights(module):
@@ -78,8 +78,8 @@ def test_a_nonlinearity_is_done_in_the_product(randomised, asked):
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "gelu-tanh", "silu"])
 @torch.no_grad()
-def test_what_is_no_number_stays_none(name: str, randomised, asked):
-    """oneDNN's relu makes zero of it."""
+def test_nan_stays_nan(name: str, randomised, asked):
+    """oneDNN's relu makes NaN zero."""
     module = randomised(MODULES[name][0](1))
     module.into.weight[0, 0, 0] = torch.nan
     with packed_weights(module):
@@ -88,7 +88,7 @@ def test_what_is_no_number_stays_none(name: str, randomised, asked):
 
 
 @torch.no_grad()
-def test_what_somebody_else_calls_packed_is_left_alone():
+def test_an_attribute_of_a_user_called_packed_is_left_alone():
     class Mixed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -101,7 +101,7 @@ def test_what_somebody_else_calls_packed_is_left_alone():
 
 
 @torch.no_grad()
-def test_a_layer_that_somebody_else_has_written_is_asked_as_it_is(randomised, asked):
+def test_a_users_layer_is_called_and_not_replaced(randomised, asked):
     class Doubled(Linear):
         def forward(self, x, more=None):
             return 2 * super().forward(x, more)
@@ -115,8 +115,8 @@ def test_a_layer_that_somebody_else_has_written_is_asked_as_it_is(randomised, as
         torch.testing.assert_close(net(x), plain)
 
 
-def test_a_packed_weight_is_for_as_long_as_it_was_said(randomised, asked):
-    """Outside, and where a gradient or another precision is asked for, products are plain."""
+def test_a_weight_is_packed_only_within_the_context(randomised, asked):
+    """Outside the context, and if gradients or another precision are needed, products are plain."""
     module, x = randomised(Linear(1, D, OUT)), drawn(1, 2, 3, D)
     with packed_weights(module):
         module(x).sum().backward()
@@ -134,14 +134,14 @@ def test_a_packed_weight_is_for_as_long_as_it_was_said(randomised, asked):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_there_and_back(bias: bool, asked):
+def test_products_and_gradients_equal_the_plain_ones(bias: bool, asked):
     given = [drawn(2, MANY_ROWS, D), drawn(OUT, D), drawn(OUT) if bias else None]
     off = trusted.difference_with_gradients(by_onednn, F.linear, given)
     assert off < 1e-5 and len(asked) == 2  # the product, and the gradient of x
 
 
 @pytest.mark.parametrize("sizes", [(D, OUT), (OUT, D)], ids=["fewer outputs", "more outputs"])
-def test_gradients_of_large_weights_are_its_products_too(sizes: tuple[int, int], monkeypatch, asked):
+def test_gradients_of_large_weights_use_onednn_too(sizes: tuple[int, int], monkeypatch, asked):
     monkeypatch.setattr(onednn, "MANY_PRODUCTS", 0)
     inputs, outputs = sizes
     given = [drawn(2, MANY_ROWS, inputs), drawn(outputs, inputs), drawn(outputs)]
@@ -163,21 +163,21 @@ def test_replicas_are_multiplied_one_by_one(name: str, randomised, asked, monkey
 
 
 @pytest.mark.parametrize("size", [1, 8191, 8192, 33_278, 50_304, 10**6])
-def test_a_large_size_is_compared_by_a_smaller_one_with_the_same_edges(size: int):
+def test_a_large_size_is_compared_using_a_smaller_one_with_the_same_remainders(size: int):
     stands_for = onednn._stands_for(size)
     assert stands_for == size if size < 2 * onednn.LARGE else onednn.LARGE <= stands_for < 2 * onednn.LARGE
     assert all(stands_for % block == size % block for block in (16, 48 if size < 8192 else 64, 1024, onednn.LARGE))
 
 
-def test_only_gradients_that_are_asked_for(asked):
+def test_only_needed_gradients_are_computed(asked):
     x, weight = drawn(MANY_ROWS, D), drawn(OUT, D).requires_grad_()
     by_onednn(x, weight, None).sum().backward()
     assert len(asked) == 1 and x.grad is None
     torch.testing.assert_close(weight.grad, x.sum(0).expand(OUT, D))
 
 
-def test_what_nobody_needs_is_not_kept(asked):
-    """Beside a weight that stays as it is, what it was given may go, or be written over."""
+def test_inputs_that_are_not_needed_are_not_saved(asked):
+    """If the weight needs no gradient, the input is not saved, and may be freed or overwritten."""
     x, weight = drawn(MANY_ROWS, D).requires_grad_(), drawn(OUT, D)
     given = x * 1
     y = by_onednn(given, weight, None)
@@ -203,7 +203,7 @@ def test_few_rows_and_other_precisions_are_left_to_torch():
         assert by_onednn(drawn(MANY_ROWS, D), weight, None) is None
 
 
-def test_where_there_is_no_onednn_products_are_plain(randomised, monkeypatch):
+def test_without_onednn_products_are_plain(randomised, monkeypatch):
     module, x = randomised(Linear(1, D, OUT)), drawn(1, 2, 3, D)
     monkeypatch.setattr(onednn.torch.backends.mkldnn, "is_available", lambda: False)
     with torch.no_grad():
@@ -218,7 +218,7 @@ def test_products_that_are_wrong_are_not_used(wrong: str, monkeypatch, caplog, r
     product = onednn._product
 
     def planted(x, weight, bias, nonlinearity=None):
-        if wrong == "gradient" and weight.is_contiguous():  # a gradient is made by a weight that is turned round
+        if wrong == "gradient" and weight.is_contiguous():  # the gradient of x is a product with the transposed weight
             return product(x, weight, bias, nonlinearity)
         if wrong == "bias":
             return product(x, weight, None, nonlinearity)
@@ -239,7 +239,7 @@ def test_products_that_are_wrong_are_not_used(wrong: str, monkeypatch, caplog, r
     assert "plain torch is used instead" in caplog.text
 
 
-def test_a_bias_of_odd_strides_is_read_as_it_is():
+def test_a_bias_with_odd_strides_is_read_correctly():
     x, weight = torch.randn(200, 16), torch.randn(16, 16)
     for bias in (torch.randn(1).expand(16), torch.randn(32)[::2]):
         found = onednn.by_onednn(x, weight, bias)
@@ -248,8 +248,8 @@ def test_a_bias_of_odd_strides_is_read_as_it_is():
 
 @pytest.mark.parametrize("outputs", [5, 7])
 @pytest.mark.parametrize("many", [0, onednn.MANY_PRODUCTS])
-def test_products_of_many_rows_have_the_derivatives_of_plain_ones(many: int, outputs: int, monkeypatch):
-    """Twice, and of a function: whatever way torch differentiates."""
+def test_products_of_many_rows_have_the_same_derivatives_as_plain_ones(many: int, outputs: int, monkeypatch):
+    """Twice, and by torch.func: every way in which torch differentiates."""
     monkeypatch.setattr(onednn, "MANY_PRODUCTS", many)
     torch.manual_seed(0)
     x, weight = torch.randn(160, 6), torch.randn(outputs, 6)
@@ -266,7 +266,7 @@ def test_products_of_many_rows_have_the_derivatives_of_plain_ones(many: int, out
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-2)
 
 
-def test_whoever_scores_first_in_inference_mode_spoils_nothing(monkeypatch):
+def test_training_works_after_a_first_use_in_inference_mode(monkeypatch):
     monkeypatch.setattr(trusted, "_verdicts", {})
     x, weight = torch.randn(200, 20), torch.randn(24, 20)
     with torch.inference_mode():
@@ -274,7 +274,7 @@ def test_whoever_scores_first_in_inference_mode_spoils_nothing(monkeypatch):
     assert (scored is None) == (onednn.by_onednn(x, weight, None) is None)
 
 
-def test_a_model_is_copied_while_its_weights_are_packed():
+def test_a_model_can_be_copied_while_its_weights_are_packed():
     layer = Linear(1, 6, 5)
     x = torch.randn(1, 1, 3, 6)
     with torch.no_grad(), onednn.packed_weights(layer):
