@@ -18,14 +18,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return write
 
 
-def test_a_recipe_is_another_but_for_what_it_says(files):
+def test_a_recipe_equals_the_one_it_extends_except_for_its_own_keys(files):
     here = files(mine="extends: demo\nmodel: {positions: alibi}\nseed: 3\n")
     mine = load(str(here / "mine.yaml"))
     assert mine == load("demo", ["model.positions=alibi", "seed=3"])
-    assert mine.hash == load("demo", ["model.positions=alibi", "seed=3"]).hash  # by what it comes to
+    assert mine.hash == load("demo", ["model.positions=alibi", "seed=3"]).hash  # by its resulting values
 
 
-def test_files_are_looked_for_beside_the_file_that_names_them(files, tmp_path, monkeypatch):
+def test_paths_are_relative_to_the_file_that_names_them(files, tmp_path, monkeypatch):
     (tmp_path / "deeper").mkdir()
     here = files(**{"deeper/middle": "extends: ../base.yaml\nseed: 2", "base": "extends: demo\nmodel: {layers: 1}"})
     (here / "top.yaml").write_text("extends: deeper/middle.yaml\nmodel: {width: 32}")
@@ -45,19 +45,19 @@ def test_files_are_looked_for_beside_the_file_that_names_them(files, tmp_path, m
         ("{optimizer: sgd}", "{optimizer: {learning_rate: 0.5}}", ["kind=sgd", "learning_rate=0.5"]),
     ],
 )  # fmt: skip
-def test_another_kind_begins_afresh_and_the_same_goes_on(files, under, over, changes):
+def test_another_kind_resets_its_settings_and_the_same_keeps_them(files, under, over, changes):
     here = files(base=f"training: {under}", mine=f"extends: base.yaml\ntraining: {over}")
     expected = load(str(files(plain="seed: 0") / "plain.yaml"), [f"training.optimizer.{change}" for change in changes])
     assert load(str(here / "mine.yaml")) == expected
 
 
-def test_a_mistake_is_named_with_the_file_it_stands_in(files):
+def test_a_mistake_is_reported_with_its_file(files):
     here = files(base="model:\n  wdith: 3\n  layers: 0\n", mine="extends: base.yaml\nmodel:\n  layers: 2\n  heads: 3\n")
     with pytest.raises(UserError) as caught:
         load(str(here / "mine.yaml"))
     assert "base.yaml:2: model.wdith: unknown key; did you mean 'width'?" in str(caught.value)
     assert "mine.yaml:4: model.heads" in str(caught.value)
-    assert "base.yaml:3" not in str(caught.value)  # of which nothing is left
+    assert "base.yaml:3" not in str(caught.value)  # that value was replaced
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_mistake_is_named_with_the_file_it_stands_in(files):
         ),
     ],
 )
-def test_what_cannot_be_extended_is_said_with_its_place(files, texts, message):
+def test_what_cannot_be_extended_is_refused_with_its_line(files, texts, message):
     here = files(**texts)
     with pytest.raises(UserError) as caught:
         load(str(here / "a.yaml"))
     assert message in str(caught.value)
 
 
-def test_the_plugins_of_a_file_lie_beside_it(files, tmp_path):
+def test_plugins_are_relative_to_the_file_that_names_them(files, tmp_path):
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared/fancy_warmth.py").write_text(
         "from typing import Literal\nfrom headway.training.schedule import ScheduleSpec\n"
@@ -100,7 +100,7 @@ def test_the_plugins_of_a_file_lie_beside_it(files, tmp_path):
     assert load(str(here / "mine.yaml")).training.schedule.kind == "fancy-warmth"
 
 
-def test_what_lies_in_a_run_s_folder_asks_for_no_code_by_extending(files, tmp_path):
+def test_a_recipe_in_a_run_folder_cannot_load_code_by_extending(files, tmp_path):
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/evil.py").write_text("raise SystemExit('it was run')")
@@ -110,7 +110,7 @@ def test_what_lies_in_a_run_s_folder_asks_for_no_code_by_extending(files, tmp_pa
         load(str(here / "recipe.yaml"))
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path):
+def test_a_pipe_is_refused_without_waiting(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe.yaml")

@@ -1,4 +1,4 @@
-"""What runs are called when nobody says."""
+"""Default names of runs."""
 
 import hypothesis
 import pytest
@@ -24,18 +24,18 @@ from headway.recipe.naming import LONGEST, name_of_changed
         (["training.evaluate_on=[valid, test]"], "demo-evaluate_on-valid-test"),
     ],
 )
-def test_a_changed_recipe_is_called_after_its_changes(changes, name):
+def test_a_changed_recipe_is_named_after_its_changes(changes, name):
     assert name_of_changed("demo", changes, "0123456789ab") == name
 
 
 @hypothesis.given(st.lists(st.text(max_size=400), max_size=5))
-def test_every_name_can_be_a_folder_s(values):
+def test_every_name_can_be_that_of_a_folder(values):
     name = name_of_changed("a/demo.yaml", [f"model.k{k}='{value}'" for k, value in enumerate(values)], "0123456789ab")
     check_names([name])
     assert len(name.encode()) <= LONGEST
 
 
-def test_long_names_end_in_what_tells_them_apart():
+def test_long_names_end_with_a_distinguishing_hash():
     changes = [f"model.{'k' * 90}=1", "seed=1"]
     names = {name_of_changed("demo", changes, digest) for digest in ("111111111111", "222222222222")}
     assert len(names) == 2

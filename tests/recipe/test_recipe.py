@@ -30,7 +30,7 @@ def write(folder, text):
 
 
 def complaints(*overrides: str, text: str = "") -> list[str]:
-    """What is wrong with a recipe of this text after these changes, one line each."""
+    """What is wrong with a recipe of this text after these changes, one line per mistake."""
     tree, lines = read_tree(text, "r.yaml")
     with pytest.raises(UserError) as caught:
         from_tree(tree, "r.yaml", {key: f"r.yaml:{line}" for key, line in lines.items()}, overrides)
@@ -62,12 +62,12 @@ def test_an_empty_file_is_the_default_recipe(tmp_path):
 
 
 @pytest.mark.parametrize("name", with_weights(sorted(packaged())))
-def test_every_packaged_recipe_loads_and_says_what_it_is(name):
+def test_every_packaged_recipe_loads_and_has_a_description(name):
     load(name)
     assert packaged()[name].startswith("# ")
 
 
-def test_a_packaged_name_goes_before_a_file_and_takes_changes():
+def test_a_packaged_name_precedes_a_file_and_takes_changes():
     assert load("shakespeare-char-cpu", ["seed=7"]).seed == 7
 
 
@@ -86,7 +86,7 @@ def test_a_name_without_a_recipe_gets_the_nearest(tmp_path, monkeypatch):
         load("r")
 
 
-def test_a_file_that_is_not_there_gets_the_nearest(tmp_path):
+def test_a_missing_file_gets_the_nearest_name(tmp_path):
     write(tmp_path, "")
     with pytest.raises(UserError, match=r"there is no recipe file .*r.yml; did you mean '.*r.yaml'\?"):
         load(str(tmp_path / "r.yml"))
@@ -94,7 +94,7 @@ def test_a_file_that_is_not_there_gets_the_nearest(tmp_path):
         load("nowhere/r.yaml")
 
 
-def test_what_is_no_text_is_refused(tmp_path):
+def test_a_file_that_is_not_text_is_refused(tmp_path):
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="cannot read the recipe"):
         load(str(tmp_path / "bad.yaml"))
@@ -172,7 +172,7 @@ def test_what_is_no_text_is_refused(tmp_path):
         (["data={source: python-docs}"], {"data": Text()}),
     ],
 )
-def test_a_change_sets_what_it_says(overrides, made):
+def test_a_change_sets_its_key(overrides, made):
     text = "data: {source: python-docs}\ntraining: {optimizer: {kind: adamw, learning_rate: 0.5}}\n"
     tree, lines = read_tree(text, "r.yaml")
     recipe = from_tree(tree, "r.yaml", lines, overrides)
@@ -184,19 +184,19 @@ def test_a_change_sets_what_it_says(overrides, made):
         assert type(found) is type(value)
 
 
-def test_another_kind_begins_afresh():
-    """The settings of the kind before mean nothing to the new one."""
+def test_another_kind_resets_its_settings():
+    """Settings of the previous kind mean nothing to the new one."""
     assert Recipe().with_changes(["training.optimizer.kind=sgd"]).training.optimizer == Sgd()
 
 
-def test_changes_leave_the_recipe_they_came_from_alone():
+def test_changes_do_not_modify_the_original_recipe():
     base = Recipe()
     assert base.with_changes(["model.width=64"]).model.width == 64
     assert base == Recipe()
 
 
 @pytest.mark.parametrize("override", ["seed", "=3", "model..width=3", ".=3", ""])
-def test_what_is_no_change_is_refused(override):
+def test_invalid_changes_are_refused(override):
     with pytest.raises(UserError, match=r"is not a change; write key=value, for example model\.width=256"):
         Recipe().with_changes([override])
 
@@ -218,22 +218,22 @@ def test_all_mistakes_are_reported_together_with_where_they_are():
     ]
 
 
-def test_a_change_of_what_the_file_says_is_the_command_lines_mistake():
+def test_a_mistake_in_a_change_is_located_on_the_command_line():
     assert complaints("seed=-1", text="seed: 3")[0].startswith("command line: seed: ")
 
 
-def test_a_change_inside_what_the_file_got_wrong_names_both():
+def test_a_change_inside_a_wrong_value_of_the_file_names_both():
     (line,) = complaints("model.positions.base=3", text="model:\n  positions: rotry\n")
     assert line.startswith("r.yaml:2 or command line: model.positions: unknown kind 'rotry'")
 
 
-def test_a_setting_of_another_kind_says_whose_it_is():
+def test_a_setting_of_another_kind_names_that_kind():
     (line,) = complaints("model.positions.base=3")
     assert line == "command line: model.positions.base: learned has no such setting; sinusoidal, rotary have"
 
 
 @pytest.mark.parametrize("value", ["nan", ".nan", "-1", "-1e-9", "inf", "-inf", "1e999", "fast", "null", "true", "[1]"])
-def test_a_learning_rate_that_is_none_is_refused(value):
+def test_an_invalid_learning_rate_is_refused(value):
     (line,) = complaints(f"training.optimizer.learning_rate={value}")
     assert line.startswith("command line: training.optimizer.learning_rate: expected a ")
 
@@ -260,13 +260,13 @@ def test_a_learning_rate_that_is_none_is_refused(value):
         ("training.patience=2 training.evaluate_on=[]", "training.patience, training.evaluate_on", "needs a split"),
     ],
 )
-def test_what_cannot_work_together_is_refused_before_anything_starts(changes, keys, reason):
+def test_impossible_combinations_are_refused_before_anything_starts(changes, keys, reason):
     (line,) = complaints(*changes.split())
     assert line.startswith(f"command line: {keys}: ")
     assert reason in line
 
 
-def test_longer_segments_than_in_training_may_be_scored_where_positions_allow_it():
+def test_longer_segments_than_in_training_may_be_scored_if_positions_allow_it():
     assert Recipe().with_changes(["model.positions=alibi", "scoring.segment=99"]).scoring_segment == 99
 
 
@@ -280,22 +280,22 @@ def test_longer_segments_than_in_training_may_be_scored_where_positions_allow_it
         "training.batch=x training.accumulate=3",
     ],
 )
-def test_a_combination_with_a_key_that_is_itself_wrong_is_not_judged(changes):
+def test_a_combination_with_an_invalid_key_is_not_checked(changes):
     (line,) = complaints(*changes.split())
     assert "expected a valid integer, not 'x'" in line
 
 
-def test_impossible_combinations_come_together():
+def test_impossible_combinations_are_reported_together():
     changes = ["model.width=30", "data.segment=99", "training.batch=5", "training.accumulate=2", "data.source=files"]
     assert len(complaints(*changes)) == 4
 
 
-def test_from_python_too_a_recipe_that_cannot_work_is_not_made():
+def test_an_impossible_recipe_cannot_be_made_in_python_either():
     with pytest.raises(UserError, match="width 30 is not divisible by 4 heads"):
         Recipe(model=LanguageModelSpec(width=30))
 
 
-# --- what a recipe is ------------------------------------------------------------------------------------------------
+# --- identity of a recipe ---------------------------------------------------------------------------------------------
 
 
 def test_a_recipe_is_frozen():
@@ -325,27 +325,27 @@ def test_different_recipes_have_different_hashes():
 
 
 def test_the_hash_of_this_recipe_never_changes():
-    """If it does, run folders on people's disks no longer belong to their recipes: a default or a key was changed."""
+    """If it changes, existing run folders no longer match their recipes: a default or a key was changed."""
     tree, _ = read_tree(RECIPE.format(path="a.txt"), "r.yaml")
     assert from_tree(tree, "r.yaml").hash == "e75827f2999e"
 
 
-def test_keys_that_came_later_count_in_the_hash_once_they_are_used(monkeypatch):
+def test_newer_keys_are_part_of_the_hash_only_if_used(monkeypatch):
     before = Recipe().hash
     monkeypatch.setattr(type(Recipe().training), "added", frozenset({"accumulate"}))
-    assert Recipe().hash != before  # without it the tree is another
+    assert Recipe().hash != before  # other newer keys are then part of it too
     left, used = Recipe().hash, Recipe().with_changes(["training.accumulate=2"]).hash
     assert left == Recipe().with_changes(["training.accumulate=1"]).hash != used
 
 
-def test_recipes_from_before_there_were_kinds_are_those_of_language_models():
+def test_recipes_without_a_kind_are_language_models():
     old = {"data": {"source": "files", "path": "a.txt"}, "model": {"width": 64}}
     made = from_tree(old, "r.yaml")
     assert (made.data.kind, made.model.kind) == ("text", "language-model")
     assert made == Recipe().with_changes(["data.source=files", "data.path=a.txt", "model.width=64"])
 
 
-def test_the_kind_of_a_model_stands_first_in_the_text():
+def test_the_kind_of_a_model_comes_first_in_the_text():
     lines = [line.strip() for line in annotated(Recipe()).splitlines() if not line.strip().startswith("#")]
     assert lines[lines.index("model:") + 1] == "kind: language-model"
 
@@ -365,7 +365,7 @@ def test_segments_and_strides_follow_from_each_other():
         (["training.optimizer.learning_rate=0"], "nothing will be learnt"),
     ],
 )
-def test_what_has_misled_people_is_warned_about(changes, warning):
+def test_misleading_settings_are_warned_about(changes, warning):
     (found,) = Recipe().with_changes(changes).warnings()
     assert warning in found
 
@@ -388,7 +388,7 @@ def test_the_defaults_need_no_warning():
         "data.tokenizer={kind: bpe, size: 100000000000000000000000}",
     ],
 )
-def test_numbers_beyond_what_can_be_counted_are_refused_by_their_key(change: str):
+def test_huge_numbers_are_refused_with_their_key(change: str):
     key = "data.tokenizer.size" if "size" in change else change.partition("=")[0]
     with pytest.raises(UserError, match=rf"{key}: 1e\+\d+ is too large; the limit is \d.\de\+\d\d"):
         load("demo", [change])

@@ -79,7 +79,7 @@ def test_every_packaged_recipe_can_be_read_back_from_its_text(name):
     assert read_back(annotated(load(name))) == load(name)
 
 
-def test_the_text_is_yaml_for_everybody():
+def test_the_text_is_standard_yaml():
     recipe = Recipe()
     assert yaml.safe_load(annotated(recipe))["model"]["mixer"]["heads"] == recipe.model.mixer.heads
 
@@ -103,13 +103,13 @@ def test_every_key_is_there_with_its_documentation_above_it():
     assert max(map(len, lines)) <= WIDTH
 
 
-def test_what_a_chosen_variant_is_stands_with_it():
+def test_the_documentation_of_a_chosen_variant_is_included():
     text = annotated(Recipe().with_changes(["model.positions=rotary"]))
     assert "    # The slowest pair of dimensions turns once" in text
     assert "    base: 10000.0\n" in text
 
 
-def test_the_head_of_a_file_is_its_comment():
+def test_the_first_comment_of_a_file_is_its_description():
     text = "# What it is.\n# command: x\nseed: 3\n# not this\n"
     assert head_comment(text) == "# What it is.\n# command: x\n"
     assert first_sentence(text) == "What it is."

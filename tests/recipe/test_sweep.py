@@ -20,7 +20,7 @@ def test_ranges_and_lists_of_values(text, seeds):
     assert names == [f"base-seed-{seed}" for seed in seeds]
 
 
-def test_two_variations_give_every_combination_the_last_one_fastest():
+def test_two_variations_give_every_combination_and_the_last_varies_fastest():
     names, recipes = varied(Recipe(), "base", ["seed=0..1", f"{RATE}=1e-3,3e-3"])
     assert [(r.seed, r.training.optimizer.learning_rate) for r in recipes] == [
         (0, 1e-3), (0, 3e-3), (1, 1e-3), (1, 3e-3)
@@ -29,7 +29,7 @@ def test_two_variations_give_every_combination_the_last_one_fastest():
     assert len(set(names)) == 4
 
 
-def test_all_else_is_the_base_recipes():
+def test_everything_else_equals_the_base_recipe():
     base = Recipe().with_changes(["model.width=64", "training.optimizer.kind=sgd"])
     _, (made,) = varied(base, "base", ["seed=4"])
     assert made == base.with_changes(["seed=4"])
@@ -50,7 +50,7 @@ def test_all_else_is_the_base_recipes():
         ([f"seed=0..{MAX_REPLICAS}"], "4,097 combinations are more than the limit of one population (4096)"),
     ],
 )
-def test_what_cannot_be_varied_is_refused(variations, message):
+def test_invalid_variations_are_refused(variations, message):
     with pytest.raises(UserError) as caught:
         varied(Recipe(), "base", variations)
     assert message in str(caught.value)
