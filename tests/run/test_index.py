@@ -1,4 +1,4 @@
-"""The list of runs: the same with an index as without, whatever changes and whoever is at it."""
+"""The list of runs is the same with an index as without, whatever changes and whoever writes concurrently."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from headway.run.index import list_runs, listed
 @pytest.fixture
 def runs(workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(index, "MOMENT", -1.0)  # what the test has just made counts as old
+    monkeypatch.setattr(index, "MOMENT", -1.0)  # so that files just made by the test count as old
     for k in range(4):
         shutil.copytree(workshop.run.folder, tmp_path / "runs" / f"run-{k}")
     return tmp_path / "runs"
@@ -45,7 +45,7 @@ def as_read(rows) -> list:
     ]
 
 
-def test_what_was_listed_is_listed_again_without_a_look_and_is_the_same(runs: Path, looked: list[str]):
+def test_a_second_listing_reads_no_run_and_is_the_same(runs: Path, looked: list[str]):
     first = list_runs(runs)
     assert sorted(looked) == [f"run-{k}" for k in range(4)] and first[0].scores
     looked.clear()
@@ -58,7 +58,7 @@ def test_only_what_has_changed_is_read_again(runs: Path, looked: list[str]):
     open_run("run-1", runs).note(created="1999")
     shutil.rmtree(runs / "run-2")
     shutil.copytree(runs / "run-0", runs / "new")
-    (runs / "run-3" / "audit.json").write_text("{}")  # in its place, as editors do
+    (runs / "run-3" / "audit.json").write_text("{}")  # in place, as editors write
     reseal(runs / "run-3")
     rows = list_runs(runs)
     assert sorted(looked) == ["new", "run-1", "run-3"]
@@ -68,7 +68,7 @@ def test_only_what_has_changed_is_read_again(runs: Path, looked: list[str]):
 
 @pytest.mark.parametrize("name", ["run.json", "scores.json", "audit.json", "recipe.yaml", "seal.json", "events.jsonl"])
 @pytest.mark.parametrize("damage", [flip, cut, lambda file: (file.unlink(), os.mkfifo(file))])
-def test_damage_is_said_of_one_and_hides_no_other(runs: Path, name: str, damage, command_line):
+def test_damage_of_one_run_is_reported_and_hides_no_other(runs: Path, name: str, damage, command_line):
     list_runs(runs)
     damage(runs / "run-2" / name)
     rows = {row.name: row for row in list_runs(runs)}
@@ -79,7 +79,7 @@ def test_damage_is_said_of_one_and_hides_no_other(runs: Path, name: str, damage,
         assert all(f"run-{k}" in answer.out for k in (0, 1, 3))
 
 
-def test_a_run_that_has_lost_its_facts_is_named_and_what_is_no_run_is_not(runs: Path, command_line):
+def test_a_run_without_its_facts_is_named_and_other_folders_are_not(runs: Path, command_line):
     list_runs(runs)
     (runs / "run-2" / "run.json").unlink()
     (runs / "photos").mkdir()
@@ -90,7 +90,7 @@ def test_a_run_that_has_lost_its_facts_is_named_and_what_is_no_run_is_not(runs: 
     assert "photos" not in answer.err + answer.out and "study" not in answer.err + answer.out
 
 
-def test_who_is_training_is_never_kept(runs: Path, looked: list[str]):
+def test_a_run_in_training_is_never_indexed(runs: Path, looked: list[str]):
     list_runs(runs)
     with locked(runs / "run-1"):
         for _ in range(2):
@@ -101,7 +101,7 @@ def test_who_is_training_is_never_kept(runs: Path, looked: list[str]):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink, lambda f: f.write_text("[]"), lambda f: f.write_text("")])
-def test_an_index_that_is_damaged_is_made_again(runs: Path, looked: list[str], damage):
+def test_a_damaged_index_is_rebuilt(runs: Path, looked: list[str], damage):
     first = list_runs(runs)
     (home,) = (Path(os.environ["HEADWAY_CACHE"]) / "runs").iterdir()
     damage(home)
@@ -115,7 +115,7 @@ def test_without_a_cache_it_is_only_slower(runs: Path, monkeypatch: pytest.Monke
     assert as_read(list_runs(runs)) == as_read(first)
 
 
-def test_unsealed_runs_are_listed_and_said_to_be(runs: Path, command_line):
+def test_unsealed_runs_are_listed_and_marked(runs: Path, command_line):
     (runs / "run-1" / "seal.json").unlink()
     answer = command_line("runs", "--runs", str(runs))
     assert answer.code == 0 and "1 of 4 runs are not sealed" in answer.err and "run-1" in answer.out
@@ -123,7 +123,7 @@ def test_unsealed_runs_are_listed_and_said_to_be(runs: Path, command_line):
 
 @pytest.mark.slow
 def test_five_thousand_runs_are_listed_in_a_second(runs: Path):
-    """Of this process's time: the machine may have others."""
+    """CPU time of this process, because the machine may be busy."""
     for k in range(5000):
         (runs / f"many-{k}").mkdir()
         for file in (runs / "run-0").iterdir():

@@ -1,5 +1,5 @@
-"""Run folders and studies that an earlier version made, when a status was a sentence: they are read, scored, audited,
-looked at, gone on with and reported, as this version's own.
+"""Run folders and studies of an earlier version, in which a status was a sentence, can be read, scored, audited, drawn,
+resumed and reported like those of this version.
 
 `made_before/` holds a language model that finished, one that was interrupted at step 6 of 8 and one that diverged, a
 classifier, and a study of three runs and a failure; with the text and the table that they read.
@@ -25,7 +25,8 @@ def before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(Path(__file__).parent / "made_before", tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
-    # A text's identity has the version of the library in it; tokens of words and characters do not hang on that.
+    # The identity of a text includes the version of the library, although word and character tokens do not depend on
+    # it.
     monkeypatch.setattr("tokenizers.__version__", "0.23.3")
     return tmp_path
 
@@ -41,37 +42,37 @@ def test_their_status_is_read(before):
 
 
 @pytest.mark.parametrize("name", ["finished", "classifier"])
-def test_their_scores_are_what_they_were(before, name):
+def test_their_scores_are_unchanged(before, name):
     run = opened(name)
     known = {score.name: score.value for score in run.scores()}
     again = {score.name: score.value for score in score_splits_again(run)}
     assert again == pytest.approx(known, rel=1e-6, nan_ok=True) and len(known) >= 3
 
 
-def test_they_are_asked_and_looked_at(before):
+def test_they_can_be_used_and_their_maps_drawn(before):
     assert set(classify_text(opened("classifier"), "the cold day", "auto").chances) == {"good", "bad"}
     assert look_at(opened("finished"), "The fox").as_json()["tokens"]
 
 
-def test_they_are_audited_again(before, command_line):
+def test_they_can_be_audited_again(before, command_line):
     found = command_line("audit", "diverged", "--json").json
     (finding,) = (one for one in found["findings"] if one["audit"] == "diverged")
     assert finding["verdict"] == "fail" and NAN in finding["sentence"]
 
 
-def test_an_interrupted_run_goes_on_and_ends_as_if_nothing_had_been(before):
+def test_an_interrupted_run_is_resumed_and_equals_an_uninterrupted_one(before):
     cut, whole = opened("interrupted"), opened("finished")
     (run,) = train([cut.recipe], ["interrupted"], resume=True)
     assert run.status == whole.status
     ours, theirs = run.checkpoint().weights, whole.checkpoint().weights
-    for weights in (ours, theirs):  # a bias of keys has no gradient but rounding, which Adam scales
+    for weights in (ours, theirs):  # key biases have no gradient but rounding errors, which Adam scales up
         weights["layers.0.mixer.project.together.bias"].chunk(3, dim=-1)[1].zero_()
-    # Another processor, perhaps, and another order of sums.
+    # The processor, and with it the order of sums, may be another.
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6) for name in theirs)
     assert [line["step"] for line in run.metrics()] == [line["step"] for line in whole.metrics()]
 
 
-def test_what_had_diverged_stays_so(before):
+def test_a_diverged_run_stays_diverged(before):
     (run,) = train([opened("diverged").recipe], ["diverged"], resume=True)
     assert run.status == Status(State.DIVERGED, 2, NAN)
 

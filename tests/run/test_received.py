@@ -1,4 +1,5 @@
-"""Folders from somebody else, and folders that many are at: nothing is written outside, and no look is lost."""
+"""Folders from other people, and folders used by many processes: nothing is written outside of them, and no look at
+test is lost."""
 
 import json
 import os
@@ -19,7 +20,7 @@ from headway.study.folder import StudyFolder
 
 @pytest.fixture
 def received(workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run, and beside it something that is not its sender's affair."""
+    """A run, and next to it a file that its sender must not reach."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     monkeypatch.chdir(tmp_path)
     shutil.copytree(workshop.run.folder, tmp_path / "runs" / "theirs")
@@ -31,7 +32,7 @@ def received(workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def led_outside(folder: Path, name: str) -> None:
-    """A file or folder of a run as a link to what is precious."""
+    """Replaces a file or folder of a run by a link to a file outside."""
     inner = folder / name
     if inner.is_dir():
         shutil.copytree(inner, "precious", dirs_exist_ok=True)
@@ -63,7 +64,7 @@ def test_a_linked_run_is_read_and_not_written(received: Path, command_line):
     assert snapshot(received) == before
 
 
-def test_a_study_is_not_written_through_links_and_its_log_has_an_entry_a_note(tmp_path: Path):
+def test_a_study_is_not_written_through_links_and_its_log_has_one_entry_per_note(tmp_path: Path):
     (tmp_path / "precious").write_text("mine")
     home = StudyFolder(tmp_path / "study")
     home.path.mkdir()
@@ -77,20 +78,20 @@ def test_a_study_is_not_written_through_links_and_its_log_has_an_entry_a_note(tm
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_a_recipe_that_was_changed_is_not_used_and_good_scores_stay(received: Path, command_line):
+def test_a_changed_recipe_is_not_used_and_good_scores_are_kept(received: Path, command_line):
     recipe = received / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("heads: 2", "heads: 4"))
     before = snapshot(received)
     answer = command_line("score", "theirs")
     assert answer.code == 2 and "recipe.yaml cannot be read: its checksum differs" in answer.err
     assert snapshot(received) == before
-    (received / "seal.json").unlink()  # nor without a seal: run.json knows which recipe it was
+    (received / "seal.json").unlink()  # nor without a seal, because run.json has the recipe's hash
     answer = command_line("score", "theirs")
     assert answer.code == 2 and "recipe.yaml does not match the recipe hash in run.json" in answer.err
 
 
-def test_a_run_that_nobody_may_change_can_be_audited_and_scored(received: Path, command_line, monkeypatch):
-    """As on a disk that is read-only."""
+def test_a_read_only_run_can_be_audited_and_scored(received: Path, command_line, monkeypatch):
+    """As on a read-only disk."""
     before = snapshot(received)
 
     def refuse(path: Path, *_: object) -> None:
@@ -112,14 +113,14 @@ LOOK = "from headway.run.folder import open_run\nopen_run('theirs').count_looks_
 
 
 @pytest.mark.parametrize("many", [12, pytest.param(64, marks=pytest.mark.slow)])
-def test_no_look_at_test_is_lost_however_many_look_at_once(forge: Forge, received: Path, many: int):
+def test_no_look_at_test_is_lost_with_concurrent_processes(forge: Forge, received: Path, many: int):
     there = forge.at(Path.cwd())
     children = [there.start(code=LOOK) for _ in range(many)]
     assert [child.wait().code for child in children] == [0] * many
     assert open_run("theirs").facts["test_scored"] == many
 
 
-def test_what_is_done_again_after_a_kill_counts_once(forge: Forge, received: Path):
+def test_a_look_repeated_after_a_kill_counts_once(forge: Forge, received: Path):
     run = open_run("theirs")
     for _ in range(3):
         run.count_looks_at_test(["test"], ["valid", "test"], ["valid"], once_for="training")
@@ -134,7 +135,7 @@ def test_what_is_done_again_after_a_kill_counts_once(forge: Forge, received: Pat
     assert open_run("theirs").facts["test_scored"] == 4
 
 
-def test_a_newer_run_is_told_from_a_damaged_one(received: Path):
+def test_a_newer_run_is_distinguished_from_a_damaged_one(received: Path):
     facts = json.loads((received / "run.json").read_text())
     (received / "run.json").write_text(json.dumps({**facts, "format": 99}))
     reseal(received)

@@ -45,7 +45,7 @@ def test_a_run_is_found_by_name_and_by_path(run):
         assert (found.folder, found.recipe, found.name) == (run.folder, Recipe(seed=3), "mine")
 
 
-def test_a_new_run_says_what_it_is(run):
+def test_a_new_run_describes_itself(run):
     facts = run.facts
     assert facts["format"] == FORMAT
     assert facts["recipe_hash"] == Recipe(seed=3).hash
@@ -53,7 +53,7 @@ def test_a_new_run_says_what_it_is(run):
     assert facts["created"].endswith("+00:00")
 
 
-def test_runs_that_begin_together_are_whole_each_and_what_they_share_is_found_out_once(tmp_path, monkeypatch):
+def test_runs_created_together_are_complete_and_shared_facts_are_gathered_once(tmp_path, monkeypatch):
     asked, settled = [], []
     monkeypatch.setattr("headway.run.folder.environment", lambda device: asked.append(device) or {"device": device})
     monkeypatch.setattr("os.fsync", settled.append)
@@ -66,24 +66,24 @@ def test_runs_that_begin_together_are_whole_each_and_what_they_share_is_found_ou
         assert {file.name for file in run.folder.iterdir()} == {*files, "checkpoints"}
         assert (run.tokenizer.size, run.facts["corpus"], damages(run.folder)) == (words.size, "ours", [])
         assert open_run(str(run.folder)).recipe == run.recipe
-    # Each file once, the two folders, and the name: a disk is waited for no oftener than that.
+    # One fsync per file, two for folders, and one for the name: no more than necessary.
     assert len(settled) == len(runs) * (len(files) + 3)
 
 
-def test_noting_a_fact_keeps_the_others(run):
+def test_writing_a_fact_keeps_the_others(run):
     run.note(status="finished", step=7)
     assert (str(run.status), run.facts["step"]) == ("finished", 7)
     assert "created" in run.facts
 
 
-def test_a_run_that_exists_is_left_alone_and_the_message_says_how_to_go_on(run):
+def test_an_existing_run_is_not_changed_and_the_message_says_how_to_resume(run):
     before = snapshot(run.folder)
     with pytest.raises(UserError, match=r"mine exists: continue it with --resume, or .* --name mine-2"):
         Run.create(run.folder, Recipe(), "cpu")
     assert snapshot(run.folder) == before
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+def test_a_folder_that_is_no_run_is_not_changed(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     with pytest.raises(UserError, match=r"photos exists but is not a run \(it has no run.json\)"):
@@ -114,13 +114,13 @@ def test_a_name_without_a_run_gets_the_nearest(run):
         open_run("mine", Path("nowhere"))
 
 
-def test_what_is_not_a_run_is_refused(tmp_path):
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"is not a run folder: it has no run\.json"):
         open_run(str(tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("format", [FORMAT + 1, None, "new"])
-def test_a_run_of_a_newer_version_is_refused_and_left_alone(run, format):
+def test_a_run_of_a_newer_version_is_refused_and_not_changed(run, format):
     rewrite(run.folder / "run.json", format=format, headway="9.9")
     before = snapshot(run.folder)
     with pytest.raises(UserError, match=rf"written by Headway 9\.9 in format {format}; .* use a newer Headway"):
@@ -134,13 +134,13 @@ def test_a_run_without_its_recipe_is_refused(run):
         open_run("mine", run.folder.parent)
 
 
-def test_a_run_whose_facts_are_cut_short_is_refused(run):
+def test_a_run_with_truncated_facts_is_refused(run):
     (run.folder / "run.json").write_text('{"format": 1, ')
     with pytest.raises(UserError, match=r"run\.json cannot be read"):
         open_run("mine", run.folder.parent)
 
 
-def test_all_runs_come_oldest_first_and_broken_ones_are_named(run, capsys):
+def test_runs_are_listed_oldest_first_and_broken_ones_are_named(run, capsys):
     runs = run.folder.parent
     for name, created in [("newer", "2999"), ("older", "1999"), ("broken", "2000")]:
         Run.create(runs / name, Recipe(), "cpu").note(created=created)
@@ -150,7 +150,7 @@ def test_all_runs_come_oldest_first_and_broken_ones_are_named(run, capsys):
     assert all_runs(runs / "nowhere") == []
 
 
-def test_the_environment_is_what_somebody_needs_to_get_the_same(monkeypatch):
+def test_the_environment_has_what_reproducing_needs(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/headway", "train", "x.yaml"])
     found = environment("cpu")
     assert found["command"] == ["headway", "train", "x.yaml"]
@@ -161,7 +161,7 @@ def test_the_environment_is_what_somebody_needs_to_get_the_same(monkeypatch):
     json.dumps(found)
 
 
-def test_the_git_state_says_commit_and_whether_anything_was_changed(tmp_path, monkeypatch):
+def test_the_git_state_has_the_commit_and_whether_files_were_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert environment("cpu")["git"] is None
@@ -174,7 +174,7 @@ def test_the_git_state_says_commit_and_whether_anything_was_changed(tmp_path, mo
     assert environment("cpu")["git"] == {**clean, "changed": True}
 
 
-# --- what is in it ---------------------------------------------------------------------------------------------------
+# --- contents -----------------------------------------------------------------------------------------------------
 
 
 def test_metrics_are_appended_and_read_back(run):
@@ -184,7 +184,7 @@ def test_metrics_are_appended_and_read_back(run):
     assert [line["step"] for line in run.metrics()] == [1, 2, 2]
 
 
-def test_the_half_line_of_a_killed_process_is_passed_over(run):
+def test_the_half_line_of_a_killed_process_is_skipped(run):
     run.append_metrics([{"step": 1, "loss": 2.5}])
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
@@ -194,7 +194,7 @@ def test_the_half_line_of_a_killed_process_is_passed_over(run):
     assert [line["step"] for line in run.metrics()] == [1, 2]
 
 
-def test_metrics_after_a_checkpoint_are_forgotten(run):
+def test_metrics_after_a_restored_checkpoint_are_removed(run):
     run.append_metrics([{"step": k} for k in range(1, 6)])
     run.forget_after(3)
     assert [line["step"] for line in run.metrics()] == [1, 2, 3]
@@ -202,7 +202,7 @@ def test_metrics_after_a_checkpoint_are_forgotten(run):
     assert run.metrics() == []
 
 
-def test_checkpoints_after_the_restored_one_are_forgotten(run):
+def test_checkpoints_after_the_restored_one_are_removed(run):
     for step in (5, 10):
         run.save_checkpoint(checkpoint(step))
     run.forget_after(5)
@@ -228,7 +228,7 @@ def test_a_checkpoint_is_chosen_by_name_or_step(run):
         run.checkpoint("lats")
 
 
-def test_the_best_checkpoint_is_taken_where_the_recipe_keeps_it(tmp_path):
+def test_the_best_checkpoint_is_used_if_the_recipe_keeps_it(tmp_path):
     run = Run.create(tmp_path / "keeper", Recipe().with_changes(["training.keep_best=true"]), "cpu")
     run.save_checkpoint(checkpoint(20))
     assert run.checkpoint().step == 20
@@ -236,7 +236,7 @@ def test_the_best_checkpoint_is_taken_where_the_recipe_keeps_it(tmp_path):
     assert run.checkpoint().step == 5
 
 
-def test_the_bests_that_are_kept_are_the_newest_and_those_of_the_kept_checkpoints(run):
+def test_kept_best_checkpoints_are_the_newest_and_those_of_kept_checkpoints(run):
     for step in (2, 4, 5, 6, 8, 10, 11, 12):
         if step % 5:
             run.save_best(checkpoint(step))
@@ -252,7 +252,7 @@ def test_the_bests_that_are_kept_are_the_newest_and_those_of_the_kept_checkpoint
     assert run.checkpoint("best").step == 4
 
 
-def test_a_checkpoint_of_another_recipe_is_not_taken_for_ours(run, tmp_path, capsys):
+def test_a_checkpoint_of_another_recipe_is_refused(run, tmp_path, capsys):
     other = Run.create(tmp_path / "runs" / "other", Recipe(seed=4), "cpu")
     twin = Run.create(tmp_path / "runs" / "twin", Recipe(seed=3), "cpu")
     for made in (other, twin):
@@ -265,14 +265,14 @@ def test_a_checkpoint_of_another_recipe_is_not_taken_for_ours(run, tmp_path, cap
     assert run.checkpoint().step == 10
 
 
-def test_without_checkpoints_the_message_says_what_is_missing(run):
+def test_without_checkpoints_the_message_names_what_is_missing(run):
     with pytest.raises(UserError, match="mine has no checkpoint yet"):
         run.checkpoint()
     with pytest.raises(UserError, match=r"has no best checkpoint; train with training\.keep_best=true"):
         run.checkpoint("best")
 
 
-def test_a_broken_checkpoint_is_named_and_the_one_before_it_taken(run, capsys):
+def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(run, capsys):
     run.save_checkpoint(checkpoint(10))
     run.save_checkpoint(checkpoint(20))
     broken = run.folder / "checkpoints" / "step-00000020" / "weights.safetensors"
@@ -284,14 +284,14 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_taken(run, capsys):
         run.checkpoint("last")
 
 
-def test_scores_come_back_with_their_labels(run):
+def test_scores_are_read_back_with_their_labels(run):
     assert run.scores() == []
     scores = [Score("valid.loss", 1.5, "nats per token (char) · valid"), Score("test.loss", 2.0, "…")]
     run.save_scores(scores)
     assert run.scores() == scores
 
 
-def test_a_score_that_is_no_number_is_stored_as_json_that_anybody_can_read(run):
+def test_a_score_that_is_not_finite_is_stored_as_standard_json(run):
     run.save_scores([Score("valid.loss", math.nan, "a"), Score("valid.perplexity", math.inf, "b")])
 
     def refuse(word):
@@ -302,12 +302,12 @@ def test_a_score_that_is_no_number_is_stored_as_json_that_anybody_can_read(run):
     assert [math.isnan(s.value) for s in run.scores()] == [True, True]
 
 
-def test_the_tokenizer_comes_back(run):
+def test_the_tokenizer_is_read_back(run):
     run.tokenizer = Word().learn("a b c\n")
     assert run.tokenizer.to_json() == Word().learn("a b c\n").to_json()
 
 
-# --- one at a time ---------------------------------------------------------------------------------------------------
+# --- locking ----------------------------------------------------------------------------------------------------------
 
 HOLD = """
 import sys, time
@@ -319,7 +319,7 @@ with open_run(sys.argv[1], Path()).locked():
 """
 
 
-def test_a_second_process_is_kept_out_until_the_first_is_gone_however_it_went(forge, run):
+def test_a_second_process_is_locked_out_until_the_first_has_ended(forge, run):
     other = forge.start(str(run.folder), code=HOLD)
     try:
         other.wait_until(lambda: other.said("out") == "locked\n")

@@ -1,4 +1,4 @@
-"""What stands where is told by the folder: running, killed, failed, interrupted, ended."""
+"""The status is read from the folder: running, killed, failed, interrupted, ended."""
 
 import shutil
 
@@ -26,7 +26,7 @@ def test_a_finished_run(workshop):
     assert kinds[0] is Began and kinds[-1] is Ended and kinds.count(Scored) == kinds.count(Saved) == 3
 
 
-def test_while_it_is_trained_it_says_so_to_whoever_looks(workshop, tmp_path):
+def test_during_training_the_status_is_running(workshop, tmp_path):
     seen = []
 
     def look(event):
@@ -38,15 +38,15 @@ def test_while_it_is_trained_it_says_so_to_whoever_looks(workshop, tmp_path):
     assert seen[-1].step == 12 and not state_of(tmp_path / "a").is_running
 
 
-def test_one_that_was_interrupted_goes_on_and_is_killed(workshop, tmp_path):
+def test_an_interrupted_run_that_is_resumed_and_killed(workshop, tmp_path):
     (run,) = train([tiny_recipe(workshop.text)], ["a"], tmp_path, listeners=[Interrupting(4)])
     assert state_of(run.folder).status.is_interrupted
     again = Began(of=("a",), folder=str(tmp_path), title=(), step=5, total=12, resumed=True)
-    append(run.folder, again)  # and then nothing more
+    append(run.folder, again)  # and nothing after it, as if killed
     assert str(state_of(run.folder)) == "killed at step 5 of 12"
 
 
-def test_one_that_an_error_has_ended(workshop, tmp_path, monkeypatch):
+def test_a_run_ended_by_an_error(workshop, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -59,7 +59,7 @@ def test_one_that_an_error_has_ended(workshop, tmp_path, monkeypatch):
     assert told.of_kind(Ended)[-1].status == state.status and not state.is_running
 
 
-def test_folders_without_events_are_told_by_the_rest(copy):
+def test_without_events_the_status_follows_from_other_files(copy):
     (copy.folder / "events.jsonl").unlink()
     assert str(state_of(copy.folder)) == "finished"
     copy.note(status="started", step=None)
