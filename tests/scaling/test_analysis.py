@@ -1,4 +1,4 @@
-"""What is said of points: intervals, doubts, advice."""
+"""The analysis of scaling points: intervals, doubts, advice."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def found() -> ScalingAnalysis:
         return analyse(table(), resamples=200)
 
 
-def test_intervals_hold_the_law_and_the_exponents(found):
+def test_intervals_contain_the_true_law_and_exponents(found):
     for name, one in found.law.items():
         assert one.low <= one.value <= one.high, name
         assert one.low <= getattr(LAW, name) <= one.high, name
@@ -51,7 +51,7 @@ def test_intervals_hold_the_law_and_the_exponents(found):
     )
 
 
-def test_advice_inside_and_beyond(found):
+def test_advice_within_and_beyond_the_measured_range(found):
     inside, beyond, below = found.advise(3e14), found.advise(1e18), found.advise(1e12)
     true = optimum(LAW.row, Cost(), 3e14)
     for one, value in zip((inside.parameters, inside.tokens, inside.loss), true, strict=True):
@@ -72,7 +72,7 @@ def test_advice_inside_and_beyond(found):
     assert found.flops_for(0.1).value == np.inf
 
 
-def test_what_stands_beside_the_numbers():
+def test_notes_about_the_numbers():
     wrong = analyse(table(change=lambda n, d, loss: np.where(np.arange(len(n)) == 5, 0.5, loss)), 40)
     notes = " ".join(wrong.notes())
     assert "1 point lies below the floor" in notes and "1 point lies more than" in notes
@@ -105,7 +105,7 @@ def test_json_has_no_infinities(found):
     json.dumps([found.as_json(), found.advise(1e18).as_json()], allow_nan=False)
 
 
-def test_every_picture_is_drawn_and_says_what_it_shows(found):
+def test_every_chart_is_drawn_with_its_caption(found):
     import xml.etree.ElementTree as ElementTree
 
     from headway.scaling.figures import Traces, envelope, figures, page
@@ -121,7 +121,7 @@ def test_every_picture_is_drawn_and_says_what_it_shows(found):
     assert page(found).count("<svg") == 5
 
 
-def test_pictures_without_minima_leave_those_out():
+def test_charts_without_minima():
     from headway.scaling.figures import figures
 
     falling = analyse(table(change=lambda n, d, loss: 20 - np.log(n)), 40)

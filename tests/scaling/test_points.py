@@ -1,4 +1,4 @@
-"""Tables as people bring them: names of columns, units, and everything that can be wrong."""
+"""Tables of scaling points: names of columns, units, and everything that can be wrong."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def complaint(path: Path, choice: Choice | None = None) -> str:
         {"parameters": "params", "tokens": "tokens", "loss": "final loss"},
     ],
 )
-def test_columns_are_known_by_what_people_call_them(tmp_path, names, separator):
+def test_columns_are_recognised_by_their_usual_names(tmp_path, names, separator):
     found = read_points(written(tmp_path, rows(), names, separator))
     np.testing.assert_allclose(found.points.tokens, [row["tokens"] for row in rows()])
     np.testing.assert_allclose(found.points.flops, [row["flops"] for row in rows()])
@@ -54,7 +54,7 @@ def test_columns_are_known_by_what_people_call_them(tmp_path, names, separator):
     assert any("6·N·D" in note for note in found.notes()) == ("flops" not in names)
 
 
-def test_losses_that_are_no_numbers_are_counted_and_left_out(tmp_path):
+def test_losses_that_are_not_finite_are_counted_and_left_out(tmp_path):
     given = rows(4)
     for k, value in enumerate(("nan", "", "inf", "NA")):
         given[3 * k]["loss"] = value  # pyright: ignore[reportArgumentType]
@@ -63,14 +63,14 @@ def test_losses_that_are_no_numbers_are_counted_and_left_out(tmp_path):
     assert "4 rows have no finite loss" in found.notes()[0]
 
 
-def test_rows_that_repeat_count_once_and_seeds_do_not_repeat(tmp_path):
+def test_repeated_rows_count_once_and_seeds_are_no_repetition(tmp_path):
     given = rows()
     seeds = [{**row, "loss": row["loss"] * 1.001} for row in given]
     found = read_points(written(tmp_path, [*given, *seeds, *given[:2]]))
     assert (found.repeated, len(found.points)) == (2, 24)
 
 
-def test_other_counts_of_parameters_come_along(tmp_path):
+def test_other_counts_of_parameters_are_read_too(tmp_path):
     given = [{**row, "parameters_without_embeddings": 0.8 * row["parameters"], "seed": 1} for row in rows()]
     found = read_points(written(tmp_path, given))
     assert list(found.conventions) == ["parameters_without_embeddings"]
@@ -98,14 +98,14 @@ def test_other_counts_of_parameters_come_along(tmp_path):
         (lambda row: row.update(tokens=row["tokens"] * 1e3), "do not fit together"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, change, words):
+def test_mistakes_are_clear_messages(tmp_path, change, words):
     given = rows()
     for row in given:
         change(row)
     assert words in complaint(written(tmp_path, given))
 
 
-def test_tokens_in_millions_without_flops_to_check_them_by(tmp_path):
+def test_tokens_in_millions_without_flops_to_check_them(tmp_path):
     given = [{**row, "tokens": row["tokens"] / 1e6} for row in rows()]
     names = {"parameters": "parameters", "tokens": "tokens", "loss": "loss"}
     path = written(tmp_path, given, names)
@@ -146,7 +146,7 @@ def test_rows_in_other_units_than_the_rest_are_refused(tmp_path):
     )
 
 
-def test_losses_that_are_no_nats(tmp_path):
+def test_losses_that_are_not_in_nats(tmp_path):
     names = {"parameters": "N", "tokens": "D", "loss": "bits_per_token"}
     columns = {"loss": "bits_per_token"}
     path = written(tmp_path, [{**row, "loss": row["loss"] / np.log(2)} for row in rows()], names)
@@ -154,13 +154,13 @@ def test_losses_that_are_no_nats(tmp_path):
     found = read_points(path, Choice(columns, {"loss": np.log(2)}))
     np.testing.assert_allclose(found.points.loss, [row["loss"] for row in rows()])
     given = [{**row, "loss": float(np.exp(row["loss"]))} for row in rows()]
-    assert "look like perplexities" in complaint(written(tmp_path, given))  # some of them below 25
+    assert "look like perplexities" in complaint(written(tmp_path, given))  # some are below 25
     assert "looks like a perplexity" in complaint(
         written(tmp_path, given, {**names, "loss": "PPL"}), Choice({"loss": "PPL"})
     )
 
 
-def test_tables_that_say_nothing_or_two_things(tmp_path):
+def test_tables_that_are_empty_or_ambiguous(tmp_path):
     assert "all losses are 3" in complaint(written(tmp_path, [{**row, "loss": 3.0} for row in rows()]))
     assert "two columns are named" in complaint(
         written(tmp_path, rows(), {"parameters": "N", "tokens": "N", "flops": "C", "loss": "loss"})
