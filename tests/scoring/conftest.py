@@ -11,7 +11,7 @@ V, CONTEXT = 11, 8
 
 @pytest.fixture
 def model():
-    """Small models with opinions: fresh weights give nearly uniform predictions, with which any mistake looks right."""
+    """Small models with large weights: fresh weights give nearly uniform predictions, which would hide mistakes."""
 
     def make(positions=None, fusion=None, seeds=(0,), context: int = CONTEXT, vocabulary: int = V) -> LanguageModel:
         mixer = AttentionSpec(heads=2, fusion=fusion or Concat())
@@ -28,7 +28,7 @@ def model():
 
 @pytest.fixture
 def uniform(model):
-    """A model that finds every token equally likely."""
+    """A model that gives every token about the same probability."""
 
     def make(**settings) -> LanguageModel:
         made = model(**settings)

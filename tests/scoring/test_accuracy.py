@@ -35,7 +35,7 @@ def test_the_interval_is_wilsons(hits_of_n):
     assert wilson(hits, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 
-def test_nothing_of_nothing_has_no_interval():
+def test_zero_of_zero_has_no_interval():
     assert wilson(0, 0) is None
 
 
@@ -43,7 +43,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), 
 
 
 @given(ROWS)
-def test_classes_are_judged_as_scikit_learn_judges_them(rows):
+def test_scores_of_classes_equal_scikit_learns(rows):
     right, chosen, seen = (list(column) for column in zip(*rows, strict=True))
     predictions = made(right, chosen, seen)
     scores = by_name(predictions.scores("test"))
@@ -52,13 +52,13 @@ def test_classes_are_judged_as_scikit_learn_judges_them(rows):
     theirs = precision_recall_fscore_support(right, chosen, labels=[0, 1, 2], zero_division=np.nan)
     for what, values in zip(("precision", "recall", "f1"), theirs, strict=False):
         ours = [scores[f"test.{what}.{name}"].value for name in CLASSES]
-        if what == "f1":  # scikit-learn says 0 where one of the two is not defined; so do we, unless both are
+        if what == "f1":  # scikit-learn gives 0 if one of the two is undefined; so does Headway, unless both are
             values = np.where(np.isnan(values), math.nan, values)
         assert ours == pytest.approx(list(values), nan_ok=True)
     assert scores["test.accuracy"].value == pytest.approx(np.mean(np.array(right) == chosen))
 
 
-def test_every_number_says_what_it_is():
+def test_every_score_has_a_label():
     scores = by_name(made([0, 0, 1, 1], [0, 1, 1, 1], [True, False, False, True], cut=2).scores("test"))
     how = "test · 4 texts of 3 classes · 2 cut at 32 tokens"
     assert scores["test.accuracy"].label == f"accuracy: 3 of 4 · 95 % interval 0.301 – 0.954 (Wilson) · {how}"
@@ -72,12 +72,12 @@ def test_every_number_says_what_it_is():
     assert scores["test.loss"].value == pytest.approx(nats)
 
 
-def test_where_all_rows_are_of_one_kind_seen_and_unseen_are_not_told_apart():
+def test_if_all_rows_are_seen_or_unseen_they_are_not_scored_separately():
     assert "test.accuracy_seen" not in by_name(made([0, 1], [0, 1], [False, False]).scores("test"))
     assert "train.accuracy_seen" not in by_name(made([0, 1], [0, 1], [True, True]).scores("train"))
 
 
-def test_scores_survive_json():
+def test_scores_round_trip_through_json():
     for score in made([0, 0, 1], [0, 1, 1], [True, False, True]).scores("test"):
         again = Score.from_json(score.name, score.to_keep())
         assert again == score or (math.isnan(again.value) and math.isnan(score.value) and again.label == score.label)
@@ -90,7 +90,7 @@ def texts(lengths: list[int], labels: list[int]) -> Texts:
     return Texts(names, np.array(labels), np.zeros(len(labels), bool), ids, np.cumsum(lengths))
 
 
-def test_each_text_is_judged_as_if_it_were_alone_and_cut_where_the_model_ends():
+def test_each_text_is_classified_as_if_alone_and_truncated_to_the_context():
     model = ClassifierSpec(layers=1, width=8, context=6, positions={"kind": "rotary"}).build(11, 3, [0, 1])
     with torch.no_grad():
         for p in model.parameters():
@@ -106,7 +106,7 @@ def test_each_text_is_judged_as_if_it_were_alone_and_cut_where_the_model_ends():
             np.testing.assert_allclose(predictions.chances[k], alone, atol=1e-6)
 
 
-def test_a_part_of_a_split_is_taken_from_everywhere_and_always_the_same():
+def test_a_part_of_a_split_is_spread_evenly_and_always_the_same():
     some = texts([2] * 400, [0] * 200 + [1] * 200)
     part = spread_out(some, 100)
     assert len(part) == 50 and len(part.ids) == 100

@@ -1,4 +1,4 @@
-"""BLEU and chrF are sacreBLEU's, and say how they were computed; where it is not installed, that is said."""
+"""BLEU and chrF equal sacreBLEU's and have its signature; without sacreBLEU there is a message."""
 
 import sys
 

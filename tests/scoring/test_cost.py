@@ -1,4 +1,4 @@
-"""The count of operations is torch's own, where torch can count."""
+"""Counts of operations equal torch's, where torch can count."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from headway.scoring.cost import count_parameters, peak_flops
 
 @pytest.mark.parametrize("feedforward", ["gelu", "swiglu", {"kind": "relu", "hidden": 10}])
 @pytest.mark.parametrize("tied", [True, False])
-def test_operations_are_those_torch_counts(feedforward, tied: bool):
+def test_operations_equal_torchs_count(feedforward, tied: bool):
     settings = {"layers": 3, "width": 32, "context": 16, "tied": tied, "feedforward": feedforward}
     spec = LanguageModelSpec.model_validate({**settings, "mixer": {"heads": 2, "backend": "plain"}})
     model = spec.build(vocabulary=50)
@@ -23,7 +23,7 @@ def test_operations_are_those_torch_counts(feedforward, tied: bool):
 
 
 @pytest.mark.parametrize("head", [{"kind": "relu", "hidden": 10}, "tanh"])
-def test_operations_of_a_classifier_are_those_torch_counts(head):
+def test_operations_of_a_classifier_equal_torchs_count(head):
     settings = {"layers": 2, "width": 32, "context": 16, "head": head, "mixer": {"heads": 2, "backend": "plain"}}
     spec = ClassifierSpec.model_validate(settings)
     model = spec.build(vocabulary=50, classes=5)
@@ -53,13 +53,13 @@ def test_parameters_by_four_conventions(positions: str, tied: bool):
         assert learnt > 0
     assert counts.without_embeddings == counts.everything - learnt - table
     assert counts.without_positions == counts.everything - learnt
-    assert counts.matrices == matrices + table  # the output matrix, be it the table or not
+    assert counts.matrices == matrices + table  # the output matrix, whether tied or not
     assert counts.everything - counts.without_positions == learnt
     assert counts.without_embeddings > matrices + (0 if tied else table)  # norms and biases
 
 
-def test_what_is_multiplied_is_what_is_counted():
-    """Without attention's scores, training FLOPs are 6 times the matrices, token by token."""
+def test_training_flops_follow_from_the_matrices():
+    """Without attention's scores, training FLOPs per token are 6 times the parameters of the matrices."""
     spec = LanguageModelSpec.model_validate({"layers": 2, "width": 8, "context": 6, "mixer": {"heads": 2}})
     scores = spec.layers * 2 * 2 * 6 * 8
     per_token = spec.forward_flops_per_token(10, 6)
@@ -68,7 +68,7 @@ def test_what_is_multiplied_is_what_is_counted():
 
 @pytest.mark.parametrize(("mixer", "gates"), [("lstm", 4), ("gru", 3), ("rnn", 1)])
 def test_recurrences_by_hand(mixer: str, gates: int):
-    """Where torch counts nothing: a token is multiplied by a matrix from the input and one from the state per gate."""
+    """Where torch cannot count: per gate, a token is multiplied by an input matrix and a state matrix."""
     settings = {"layers": 1, "width": 8, "context": 6, "mixer": mixer, "feedforward": "none", "norm": "none"}
     spec = LanguageModelSpec.model_validate({**settings, "positions": "none"})
     assert spec.forward_flops_per_token(10, 6) == 2 * (gates * 2 * 8 * 8 + 8 * 10)
@@ -78,7 +78,7 @@ def test_recurrences_by_hand(mixer: str, gates: int):
 @pytest.mark.parametrize(
     ("segment", "window", "memory"), [(8, 3, 0), (8, 8, 0), (8, 99, 0), (6, 4, 5), (5, 9, 3), (4, 1, 2)]
 )
-def test_of_a_window_what_lies_in_it_is_counted(segment, window, memory):
+def test_only_pairs_within_a_window_are_counted(segment, window, memory):
     near = torch.arange(segment)[:, None] - torch.arange(-memory, segment)
     pairs = int((near.abs() < window).sum())
     alone = AttentionSpec(heads=1, memory=memory, window=window).flops_per_token(4, segment)

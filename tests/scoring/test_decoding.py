@@ -35,20 +35,20 @@ def test_the_cache_changes_nothing_under_any_fusion(model, fusion):
     assert drawn(net) == drawn(net, cached=False)
 
 
-def test_a_fusion_that_allows_no_cache_says_why(model):
+def test_a_fusion_without_a_cache_gives_the_reason(model):
     assert "every new token changes the norm" in model(fusion=Reweight()).why_no_cache
     assert all(model(fusion=f).why_no_cache is None for f in FUSIONS[:-1])
 
 
 @pytest.mark.parametrize("length", [1, CONTEXT - 1, CONTEXT])
-def test_any_prompt_that_fits_can_be_gone_on_from(model, length):
+def test_any_prompt_that_fits_can_be_continued(model, length):
     prompt = tuple(k % V for k in range(length))
     assert drawn(model(), prompt) == drawn(model(), prompt, cached=False)
 
 
 @pytest.mark.parametrize("prompt", [(1, 2, 3), (4,), (0, 9, 7, 7, 2), (5, 6), (8, 1, 0)])
-def test_greedy_tokens_are_the_likeliest_after_what_is_remembered(model, prompt):
-    """Everything, until the context is full; then its older half is forgotten."""
+def test_greedy_tokens_are_the_likeliest_given_the_remembered_context(model, prompt):
+    """The model remembers all tokens until the context is full; then the older half is dropped."""
     net, remembered = model(Rotary()), list(prompt)
     for token in drawn(net, prompt, temperature=0.0):
         if len(remembered) > CONTEXT:
@@ -58,12 +58,12 @@ def test_greedy_tokens_are_the_likeliest_after_what_is_remembered(model, prompt)
         remembered.append(token)
 
 
-def test_the_same_seed_draws_the_same_and_another_another(model):
+def test_samples_depend_on_the_seed_only(model):
     one, again, other = (drawn(model(), seed=seed, temperature=5.0) for seed in (1, 1, 2))
     assert one == again != other
 
 
-def test_texts_drawn_side_by_side_are_those_drawn_alone(model):
+def test_texts_sampled_in_a_batch_equal_those_sampled_alone(model):
     net, prompt = model(), torch.tensor([1, 2, 3])
     noise = [torch.Generator().manual_seed(s) for s in range(4)]
     together = list(zip(*samples(net, prompt, 20, noise=noise), strict=True))
@@ -99,14 +99,14 @@ def test_top_p_draws_only_the_fewest_that_reach_p(model, p):
     assert likeliest(net)[0] in found
 
 
-def test_draws_follow_the_models_chances(uniform):
+def test_samples_follow_the_models_probabilities(uniform):
     counts = Counter(drawn(uniform(), tokens=400))
     assert set(counts) == set(range(V))
     assert max(counts.values()) < 2 * 400 / V
 
 
 def test_a_low_temperature_is_nearly_greedy(model):
-    """However low: scores that are divided by it may become infinite."""
+    """At any temperature: scores divided by a tiny one may become infinite."""
     for low in (1e-6, 1e-20, 1e-45, 5e-324):
         assert drawn(model(), temperature=low) == drawn(model(), temperature=0.0)
 
@@ -120,7 +120,7 @@ def test_a_low_temperature_is_nearly_greedy(model):
         ((1,), {"temperature": math.nan}, "a temperature must be 0"),
     ],
 )
-def test_what_cannot_be_gone_on_from_is_refused(model, prompt, settings, message):
+def test_prompts_that_cannot_be_continued_are_refused(model, prompt, settings, message):
     with pytest.raises(UserError, match=message):
         drawn(model(), prompt, **settings)
 

@@ -1,4 +1,4 @@
-"""Translators that write as one: the mean of their probabilities at every step, of whatever kinds they are."""
+"""Ensembles of translators: the mean of their probabilities at every step, for all kinds of translators."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ WAYS = [Greedy(**SOON), Beam(size=3, nbest=2, no_repeat=3, **SOON)]
 
 
 def built(spec, *seeds: int):
-    """Weights that say something, a function of the seed alone."""
+    """Models with large random weights that depend only on the seed."""
     model = spec.build(V, V, seeds).eval()
     with torch.no_grad():
         for n, p in enumerate(model.parameters()):
@@ -51,7 +51,7 @@ def members() -> list:
 
 @torch.no_grad()
 def nats_by_hand(models, source, target) -> float:
-    """Of a target and its END: every replica is asked, and probabilities are averaged."""
+    """Nats of a target and its END: probabilities are averaged over all replicas."""
     known, begun = torch.tensor([*source, END]), torch.tensor([END, *target])
     chances = torch.cat(
         [model(known.expand(model.replicas, 1, -1), begun.expand(model.replicas, 1, -1)) for model in models]
@@ -61,7 +61,7 @@ def nats_by_hand(models, source, target) -> float:
 
 
 @pytest.mark.parametrize("how", WAYS, ids=lambda how: how.kind)
-def test_what_is_written_is_as_likely_as_the_mean_of_all_says(how):
+def test_the_likelihood_of_an_output_is_by_the_mean_probabilities(how):
     models, sources = members(), sources_of(5)
     found = decoded(JointTranslator(models), sources, END, how)
     assert len(found) == 1 and len(set(map(str, tokens_of(found)))) > 2
@@ -71,7 +71,7 @@ def test_what_is_written_is_as_likely_as_the_mean_of_all_says(how):
 
 
 @pytest.mark.parametrize("how", WAYS, ids=lambda how: how.kind)
-def test_rows_are_decoded_as_if_alone_and_a_population_joins_without_being_taken_apart(how):
+def test_rows_are_decoded_as_if_alone_and_a_population_can_be_a_member(how):
     sources = sources_of(5)
     found = tokens_of(decoded(JointTranslator(members()), sources, END, how))
     assert found == tokens_of(decoded(JointTranslator(members()), sources, END, how, at_once=1))
@@ -82,7 +82,7 @@ def test_rows_are_decoded_as_if_alone_and_a_population_joins_without_being_taken
     assert tokens_of(decoded(JointTranslator([built(BOTH, 0)]), sources, END, how)) == tokens_of(alone) != found
 
 
-def test_all_read_and_write_what_the_narrowest_can():
+def test_the_smallest_limits_apply_to_all_members():
     joined = JointTranslator(members())
     assert (joined.longest, joined.most_written, joined.together) == (10, 9, 5)
     (best,) = decoded(joined, [np.arange(30) % 8], END, Greedy(per_source=3))[0]
@@ -91,7 +91,7 @@ def test_all_read_and_write_what_the_narrowest_can():
         JointTranslator([built(BOTH, 0), BOTH.build(V, V + 1, [0])])
 
 
-def test_what_one_of_them_never_writes_is_not_written_by_all():
+def test_tokens_forbidden_for_one_member_are_forbidden_for_all():
     plain = decoded(JointTranslator([built(BOTH, 0), built(BOTH, 1)]), sources_of(6), END, WAYS[0])
     token = next(best[0][0] for best in tokens_of(plain) if best[0])
     models = [built(BOTH, 0), built(BOTH.model_copy(update={"begin": token}), 1)]

@@ -39,14 +39,14 @@ def ids_of(length: int) -> torch.Tensor:
 
 
 def text_of(length: int) -> Tokens:
-    """Of three bytes per token, with a word in every second."""
+    """A text of three bytes per token, in which every second token begins a word."""
     ids = ids_of(length).numpy().astype(np.int32)
     return Tokens(ids, np.full(length, 3, np.int32), np.arange(length) % 2 == 0)
 
 
 @pytest.mark.parametrize(("segment", "stride"), [(8, 8), (8, 3), (5, 5), (7, 1), (1, 1)])
 @pytest.mark.parametrize("length", [2, 8, 9, 30])
-def test_token_losses_are_those_of_reading_one_window_after_the_other(model, monkeypatch, segment, stride, length):
+def test_token_losses_equal_those_of_one_window_at_a_time(model, monkeypatch, segment, stride, length):
     net, ids = model(seeds=(0, 1)), ids_of(length)
     naive = torch.zeros(2, length - 1)
     for r in range(2):
@@ -63,8 +63,8 @@ def test_token_losses_are_those_of_reading_one_window_after_the_other(model, mon
     torch.testing.assert_close(found.detach(), naive)
 
 
-def test_more_context_lowers_nothing_it_should_not(model):
-    """With stride 1 each token but the first few is predicted from exactly segment tokens."""
+def test_losses_do_not_depend_on_tokens_before_the_window(model):
+    """With stride 1, each token but the first few is predicted from exactly `segment` tokens."""
     net, ids = model(), ids_of(20)
     found = token_losses(net, ids, 4, 1)[0]
     logits, _ = net(ids[9:13][None, None])
@@ -87,7 +87,7 @@ def test_every_replica_gets_its_own_surprise(model):
     assert alone[0] != alone[1]
 
 
-def test_scoring_leaves_no_trace_of_training_mode(model):
+def test_scoring_restores_the_training_mode(model):
     net = model()
     net.train()
     (found,) = surprise(net, text_of(20), 8, 8, "char")
@@ -95,7 +95,7 @@ def test_scoring_leaves_no_trace_of_training_mode(model):
     assert found.nats == pytest.approx(token_losses(net, ids_of(20), 8, 8).double().sum().item())
 
 
-def test_the_first_token_counts_for_nothing_and_at_most_cuts_the_end(uniform):
+def test_the_first_token_is_not_scored_and_the_end_may_be_truncated(uniform):
     (whole,) = surprise(uniform(), text_of(21), 8, 8, "char")
     assert (whole.tokens, whole.words, whole.bytes) == (20, 10, 60)
     (part,) = surprise(uniform(), text_of(21), 8, 8, "char", at_most=7)
@@ -117,17 +117,17 @@ def test_the_scores_by_hand():
 
 @pytest.mark.parametrize("spec", [Char(), Word(), Bpe(size=260)], ids=lambda s: s.kind)
 def test_words_and_bytes_do_not_depend_on_the_tokens(uniform, spec):
-    """What one vocabulary calls a token is not what another does; words and bytes are of the text."""
+    """Tokens depend on the vocabulary, but words and bytes only on the text."""
     text = "\n" + "".join(f"the café no {k} is open.\n" for k in range(9))
     tokenizer = spec.learn(text)
     (found,) = surprise(uniform(vocabulary=tokenizer.size), tokenizer.encode(text), 8, 8, spec.kind)
     assert found.words == len(text.split())
-    assert found.bytes == len(text.encode()) - 1  # the line end that is not scored
+    assert found.bytes == len(text.encode()) - 1  # the line end before the text, which is not scored
     bits = {s.name: s.value for s in found.scores("x")}["x.bits_per_byte"]
     assert bits == pytest.approx(found.tokens * math.log2(tokenizer.size) / found.bytes, rel=1e-5)
 
 
-def test_labels_say_per_what_on_what_and_how_it_was_cut():
+def test_labels_name_the_unit_the_split_and_the_segments():
     labels = [s.label for s in Surprise(20.0, 1234, 400, 5000, 8, 4, "bpe").scores("test-x")]
     for label in labels:
         assert label.endswith("test-x · 1,234 tokens · segment 8, stride 4, no state carried")
@@ -141,12 +141,12 @@ def test_labels_say_per_what_on_what_and_how_it_was_cut():
 
 
 @pytest.mark.parametrize(("nats", "kind"), [(math.nan, math.isnan), (1e6, math.isinf), (math.inf, math.isinf)])
-def test_a_loss_without_a_finite_perplexity_raises_nothing(nats, kind):
+def test_a_loss_without_a_finite_perplexity_is_no_error(nats, kind):
     scores = {s.name: s.value for s in Surprise(nats, 10, 0, 0, 8, 8, "char").scores("x")}
     assert kind(scores["x.perplexity"])
 
 
-def test_what_cannot_be_scored_is_refused_in_words(model):
+def test_texts_that_cannot_be_scored_are_refused_with_a_message(model):
     with pytest.raises(UserError, match="1 token cannot be scored: at least 2 are needed"):
         token_losses(model(), ids_of(1), 8, 8)
     with pytest.raises(UserError, match="a stride of 9 would skip tokens between segments of 8"):

@@ -1,4 +1,4 @@
-"""What a score's name says: its split, its metric, its part; and on which scale the metric adds up."""
+"""The name of a score consists of split, metric and part; and on which scale a metric is averaged."""
 
 import math
 
@@ -21,11 +21,11 @@ from headway.scoring.metrics import ACCURACY, LOSS, METRICS, PERPLEXITY, Metric,
         ("valid", ("valid", "", "")),
     ],
 )
-def test_names_are_taken_apart(name, parts):
+def test_names_are_parsed(name, parts):
     assert parsed(name) == parts
 
 
-def test_a_metric_that_nobody_knows_is_told_with_the_nearest():
+def test_an_unknown_metric_gets_the_nearest_name():
     with pytest.raises(UserError, match=r"did you mean 'valid\.perplexity'"):
         metric_of("valid.perplexty")
     for name in ("speed", ".loss", "valid.happiness"):
@@ -49,20 +49,20 @@ def test_an_improvement_is_better_on_every_scale(metric):
             assert metric.in_units(gain, 0.0) == pytest.approx(abs(better - worse) * metric.scale.display_factor)
 
 
-def test_shares_stay_between_nothing_and_all_and_no_logarithm_of_nothing_is_taken():
+def test_shares_stay_between_zero_and_one_and_logarithms_of_zero_are_avoided():
     assert [ACCURACY.possible(x) for x in (-0.1, 0.5, 1.2)] == [0, 0.5, 1]
     assert math.isnan(PERPLEXITY.natural(0.0)) and math.isinf(PERPLEXITY.back(1000.0))
     assert ACCURACY.unit == "points of accuracy" and PERPLEXITY.unit == "perplexity"
 
 
-def test_one_name_is_one_metric():
+def test_names_of_metrics_are_unique():
     with pytest.raises(UserError, match="name clash"):
         register(Metric("loss", "tears", lower_is_better=True), __name__)
     assert METRICS["loss"] is LOSS
 
 
 @pytest.mark.parametrize("task", tasks.TASKS.values(), ids=lambda task: task.kind)
-def test_every_task_has_known_metrics_its_headline_among_them(task):
+def test_every_task_has_known_metrics_including_its_headline(task):
     assert LOSS in task.metrics and task.headline in task.metrics
     assert all(METRICS[metric.name] is metric for metric in task.metrics)
     assert all(metric.form_of in ("", *METRICS) for metric in task.metrics)

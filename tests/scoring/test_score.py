@@ -11,17 +11,17 @@ def test_a_score_as_json_is_its_value_and_its_label():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_json_has_no_number_for_is_null(value):
+def test_values_that_are_not_finite_are_null_in_json(value):
     assert Score("valid.loss", value, "x").as_json()["value"] is None
 
 
-def test_rows_are_kept_but_not_told():
-    """A line of JSON is for reading; a split may have a hundred thousand rows."""
+def test_rows_are_stored_but_not_printed():
+    """A line of JSON is meant for reading, and a split may have a hundred thousand rows."""
     score = Score("valid.accuracy", 0.5, "accuracy: 1 of 2", rows="10")
     assert "rows" not in score.as_json() and Score.from_json(score.name, score.to_keep()) == score
 
 
-def test_a_confusion_of_many_classes_is_kept_by_what_happened():
+def test_a_confusion_matrix_of_many_classes_is_stored_sparsely():
     n = 4000
     found = Confusion.counted([f"c{k}" for k in range(n)], [0, 0, 3999], [1, 1, 3999])
     score = Score("test.accuracy", 1 / 3, "accuracy", (0.0, 1.0), found)
@@ -31,7 +31,7 @@ def test_a_confusion_of_many_classes_is_kept_by_what_happened():
     assert again.confusion == found and again.confusion.totals[0][0] == 2 and again.confusion.totals[2][3999] == 1
 
 
-def test_a_confusion_of_few_classes_is_written_as_it_always_was():
+def test_a_confusion_matrix_of_few_classes_is_stored_as_before():
     table = {"classes": ["a", "b"], "counts": [[3, 1], [0, 2]]}
     read = Confusion.from_json(table)
     assert read.counts == ((3, 1), (0, 2)) and read.cells == ((0, 0, 3), (0, 1, 1), (1, 1, 2))
@@ -40,7 +40,7 @@ def test_a_confusion_of_few_classes_is_written_as_it_always_was():
         Confusion.from_json({"classes": ["a", "b"], "cells": [[0, 2, 1]]})
 
 
-def test_arms_that_were_not_measured_alike_have_no_label_of_another():
+def test_arms_measured_differently_do_not_share_a_label():
     carried, fresh = (f"perplexity · test · {how} · 3 unknown" for how in ("state carried", "no state carried"))
     assert label_of_all({"lstm": [carried] * 2, "memory": [carried], "none": []}) == carried
     told = label_of_all({"lstm": [carried], "attention": [fresh, fresh], "memory": [carried]})
@@ -48,6 +48,6 @@ def test_arms_that_were_not_measured_alike_have_no_label_of_another():
     assert label_of_all({"a": ["x"], "b": ["y"]}) == "a: x; b: y" and label_of_all({}) == ""
 
 
-def test_what_single_runs_say_is_no_label_of_their_arm():
+def test_facts_of_single_runs_are_not_in_the_label_of_their_arm():
     of_seeds = [f"accuracy: {hits} of 9 · test{ending}" for hits, ending in ((7, ""), (8, " · 1 cut"))]
     assert label_of_all({"a": of_seeds, "b": of_seeds}) == "test"

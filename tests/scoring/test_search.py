@@ -1,4 +1,4 @@
-"""Decoding of translators: the best there is, whoever stands beside it, with a cache and without."""
+"""Decoding of translators: it finds the best output, independently of other rows, with and without a cache."""
 
 import itertools
 import math
@@ -27,7 +27,7 @@ KINDS = {
     "learned": EncoderDecoderSpec(**{**SHAPE, "positions": Learned()}),
     "lstm": EncoderDecoderSpec(**{**SHAPE, "mixer": LstmSpec(), "positions": {"kind": "none"}}),
 }
-SOON = {"per_source": 0.5, "extra": 4}  # a limit that is soon reached: tests are many
+SOON = {"per_source": 0.5, "extra": 4}  # a small limit, to keep the tests fast
 WAYS = [
     Greedy(**SOON),
     Beam(size=3, **SOON),
@@ -68,7 +68,7 @@ def test_a_row_is_decoded_as_if_it_were_alone_with_a_cache_and_without(kind, how
 
 
 @pytest.mark.parametrize("how", WAYS[:3], ids=lambda h: h.label)
-def test_sources_are_decoded_by_packed_weights_as_by_plain_ones_and_many_as_one(how, monkeypatch):
+def test_sources_are_decoded_the_same_with_packed_weights_and_in_batches(how, monkeypatch):
     packed, pack = [], onednn._pack
     monkeypatch.setattr(onednn, "_pack", lambda weight: packed.append(weight.shape) or pack(weight))
     model, sources = model_of("encoder-decoder", seeds=(4, 9)), sources_of(16)
@@ -85,12 +85,12 @@ def test_sources_are_decoded_by_packed_weights_as_by_plain_ones_and_many_as_one(
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="sums of another shape round differently")
 @pytest.mark.parametrize("how", WAYS[:2], ids=lambda h: h.kind)
-def test_of_tokens_that_are_alike_the_same_one_wins_alone_and_among_many(how):
+def test_ties_between_tokens_are_broken_the_same_way_alone_and_in_a_batch(how):
     vocabulary = 211
     model = model_of("encoder-decoder", vocabulary)
     sources = [source for source in sources_of(200, vocabulary) if len(source) == 4]
     for p in model.parameters():
-        if p.shape[1] == vocabulary:  # exact ties: but for END, the second half of all tokens is the first
+        if p.shape[1] == vocabulary:  # exact ties: apart from END, the second half of the vocabulary equals the first
             p.data[:, 105:210] = p.data[:, :105]
     together = tokens_of(decoded(model, sources, vocabulary - 1, how))[0]
     assert together == [tokens_of(decoded(model, [source], vocabulary - 1, how))[0][0] for source in sources]
@@ -98,7 +98,7 @@ def test_of_tokens_that_are_alike_the_same_one_wins_alone_and_among_many(how):
 
 
 @pytest.mark.parametrize("how", WAYS[::2], ids=lambda h: h.kind)
-def test_replicas_decode_side_by_side_what_they_decode_alone(how):
+def test_replicas_decode_the_same_together_as_alone(how):
     both = model_of("encoder-decoder", seeds=(4, 9))
     found = tokens_of(decoded(both, sources_of(4), END, how))
     for r, seed in enumerate((4, 9)):
@@ -107,7 +107,7 @@ def test_replicas_decode_side_by_side_what_they_decode_alone(how):
 
 @torch.no_grad()
 def all_by_hand(model, source, targets) -> list[float]:
-    """Nats of targets of one length, each with its END."""
+    """Nats of targets of one length, each including its END."""
     end, rows = model.vocabulary - 1, len(targets)
     sources = torch.tensor([*source, end]).expand(1, rows, -1)
     ids, asked = (torch.tensor([[end, *t] if begins else [*t, end] for t in targets]) for begins in (True, False))
@@ -122,8 +122,8 @@ def by_hand(model, source, target) -> float:
 @pytest.mark.parametrize(
     ("kind", "length_penalty"), [("encoder-decoder", 0.0), ("encoder-decoder", 1.0), ("decoder-only", 0.7)]
 )
-def test_a_beam_as_wide_as_all_there_is_finds_the_best_there_is(kind, length_penalty):
-    """Three tokens and END, three places: all 40 targets are scored by hand."""
+def test_a_beam_as_wide_as_the_search_space_finds_the_best(kind, length_penalty):
+    """Three tokens and END, at most three places: all 40 targets are scored by hand."""
     model = model_of(kind, vocabulary=4)
     how = Beam(size=27, nbest=5, length_penalty=length_penalty, per_source=0.5, extra=2)
     for source in ([0, 1], [1]):
@@ -140,7 +140,7 @@ def test_a_beam_as_wide_as_all_there_is_finds_the_best_there_is(kind, length_pen
             assert h.score == pytest.approx(-scored[h.tokens] / (len(h.tokens) + 1) ** length_penalty, rel=1e-4)
 
 
-def test_a_beam_of_one_is_greedy_and_a_cold_draw_too():
+def test_a_beam_of_one_is_greedy_and_so_is_sampling_at_low_temperature():
     model, sources = model_of("encoder-decoder"), sources_of(5)
     greedy = decoded(model, sources, END, Greedy())
     assert tokens_of(greedy) == tokens_of(decoded(model, sources, END, Sampled(temperature=0)))
@@ -159,12 +159,12 @@ def test_every_row_ends_at_its_own_limit():
         assert len(best.tokens) <= math.ceil(1.5 * len(source)) + 2
 
 
-def test_learned_positions_end_and_so_do_targets():
+def test_learned_positions_limit_the_length_of_targets():
     found = decoded(model_of("learned"), sources_of(6), END, Greedy(per_source=100))
     assert all(len(h.tokens) < 12 for best in found[0] for h in best)
 
 
-def test_runs_that_may_not_come_twice_do_not():
+def test_n_grams_that_may_not_repeat_do_not():
     found = decoded(model_of("encoder-decoder"), sources_of(5), END, Beam(size=4, no_repeat=2))
     for (best,) in found[0]:
         pairs = list(itertools.pairwise(best.tokens))
@@ -175,7 +175,7 @@ def test_runs_that_may_not_come_twice_do_not():
     assert not repeated(ids, 7, 5).any()
 
 
-def test_from_nothing_nothing_is_written():
+def test_empty_sources_give_empty_targets():
     sources, nothing = sources_of(3), np.zeros(0, dtype=np.int64)
     for kind, how in (("encoder-decoder", WAYS[0]), ("decoder-only", WAYS[2])):
         model = model_of(kind)
@@ -184,14 +184,14 @@ def test_from_nothing_nothing_is_written():
         assert tokens_of(decoded(model, [nothing], END, how)) == [[[()]]] and decoded(model, [], END, how) == [[]]
 
 
-def test_a_source_that_is_too_long_is_cut():
+def test_a_source_that_is_too_long_is_truncated():
     model = model_of("learned")
     long = np.arange(40) % (V - 1)
     assert tokens_of(decoded(model, [long], END, Greedy())) == tokens_of(decoded(model, [long[:11]], END, Greedy()))
 
 
-def test_branches_of_a_tree_have_the_scores_of_rows_of_their_own():
-    """Three ways to go on from each source, two of which share a beginning; padded sources, and two replicas."""
+def test_branches_of_a_tree_have_the_same_scores_as_separate_rows():
+    """Three continuations of each source, two of which share a prefix; padded sources, and two replicas."""
     for kind in ("encoder-decoder", "decoder-only", "learned"):
         model = model_of(kind, seeds=(0, 1))
         sources = torch.tensor([[1, 2, 3, END], [4, END, 0, 0]]).expand(2, -1, -1)
@@ -217,7 +217,7 @@ def test_branches_of_a_tree_have_the_scores_of_rows_of_their_own():
 
 
 @pytest.mark.parametrize("vocabulary", [3, 7, 1000, 1024])
-def test_the_likeliest_ways_to_go_on_are_those_of_all(vocabulary):
+def test_the_likeliest_continuations_are_chosen_among_all(vocabulary):
     generator = torch.Generator().manual_seed(vocabulary)
     chances = torch.randn(2, 3, 4, vocabulary, generator=generator).log_softmax(-1)
     chances[..., -1] = -torch.inf
@@ -228,7 +228,7 @@ def test_the_likeliest_ways_to_go_on_are_those_of_all(vocabulary):
     assert torch.equal(parents * vocabulary + tokens, places)
 
 
-def test_a_cache_that_is_gone_on_from_twice_is_not_written_over():
+def test_a_cache_that_is_continued_twice_is_not_overwritten():
     model = model_of("encoder-decoder")
     with torch.no_grad():
         _, state = model.go_on(torch.tensor([[[END, 1]]]), model.read(torch.tensor([[[3, END]]])))
@@ -240,7 +240,7 @@ def test_a_cache_that_is_gone_on_from_twice_is_not_written_over():
     torch.testing.assert_close(told[0], alone, atol=1e-5, rtol=1e-4)
 
 
-def test_what_is_never_written_is_not():
+def test_forbidden_tokens_are_never_written():
     model = model_of("encoder-decoder")
     written = [h.tokens for (h,) in decoded(model, sources_of(4), END, WAYS[0])[0]]
     common = max(range(V - 1), key=lambda k: sum(tokens.count(k) for tokens in written))
@@ -249,21 +249,21 @@ def test_what_is_never_written_is_not():
         found = decoded(model, sources_of(4), END, how)[0]
         assert all(common not in h.tokens for best in found for h in best)
     greedy = decoded(model, sources_of(4), END, WAYS[0])[0]
-    for source, (best,) in zip(sources_of(4), greedy, strict=True):  # it has its share of the chances all the same
+    for source, (best,) in zip(sources_of(4), greedy, strict=True):  # it keeps its share of the probability
         if not best.cut:
             assert best.nats == pytest.approx(by_hand(model, source, best.tokens), rel=1e-4)
 
 
 @pytest.mark.parametrize("vocabulary", [3, 1023, 1024, 1500, 10_000])
-def test_the_likeliest_token_is_torchs_argmax_the_first_of_equals(vocabulary: int):
+def test_the_likeliest_token_equals_torchs_argmax_the_first_of_ties(vocabulary: int):
     drawn = torch.Generator().manual_seed(0)
-    scores = torch.randint(9, (2, 50, vocabulary), generator=drawn).float()  # many are equal
+    scores = torch.randint(9, (2, 50, vocabulary), generator=drawn).float()  # with many ties
     scores[0, 1] = -torch.inf
     scores[1, 2, -1] = 100.0
     assert torch.equal(likeliest_token(scores), scores.argmax(-1))
 
 
-def test_the_total_is_torchs_logsumexp():
+def test_the_normaliser_equals_torchs_logsumexp():
     scores = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0)) * 50
     scores[0, 0, 3:] = -torch.inf
     expected = scores.logsumexp(-1)
@@ -271,8 +271,8 @@ def test_the_total_is_torchs_logsumexp():
     assert log_total(torch.full((1, 4), -torch.inf)).item() == -torch.inf
 
 
-def test_sources_read_in_groups_are_read_the_same(monkeypatch):
-    """Each group without the padding of the others: what is written goes on from the same vectors."""
+def test_sources_encoded_in_groups_give_the_same_vectors(monkeypatch):
+    """Each group without the padding of the others: outputs are decoded from the same vectors."""
     model = EncoderDecoderSpec(layers=1, encoder_layers=2, width=16, context=12, mixer=AttentionSpec(heads=2)).build(
         9, 9
     )

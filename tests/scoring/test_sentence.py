@@ -34,7 +34,7 @@ def test_without_line_ends_the_first_token_is_not_scored(model):
     assert (found.surprise.tokens, found.surprise.words, found.surprise.bytes) == (4, 1, 4)
 
 
-def test_a_text_longer_than_a_segment_is_scored_whole(model):
+def test_a_text_longer_than_a_segment_is_scored_completely(model):
     tokenizer = Char().learn("abc \n")
     found = score_text(model(vocabulary=tokenizer.size), tokenizer, "abc " * 20, Reading(8, 4), "char")
     assert len(found.nats) == 80 and all(n is not None and math.isfinite(n) for n in found.nats)
@@ -49,7 +49,7 @@ def test_unknown_words_are_counted(model):
     assert found.surprise.bytes == len("the dog sat down")
 
 
-def test_bytes_of_letters_the_vocabulary_never_saw_have_pieces_too(model):
+def test_bytes_of_unseen_letters_have_pieces_too(model):
     tokenizer = Bpe(size=256).learn("abc\n")
     found = score_text(model(vocabulary=tokenizer.size), tokenizer, "☃", Reading(8, 8), "bpe")
     assert found.pieces == ["\\xe2", "\\x98", "\\x83"]
@@ -63,6 +63,6 @@ def test_a_single_token_needs_a_line_end_before_it(model):
         score_text(model(vocabulary=2), without, "a", Reading(8, 8), "char")
 
 
-def test_nothing_is_refused(model):
+def test_an_empty_text_is_refused(model):
     with pytest.raises(UserError, match="the text is empty"):
         score_text(model(vocabulary=3), Char().learn("ab\n"), "", Reading(8, 8), "char")

@@ -1,4 +1,4 @@
-"""Models of others, made here at random: what comes out of them is what `transformers` itself says."""
+"""Random models of CLIP's and SigLIP's kind: embeddings and scores equal those of `transformers`."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ PICTURES = [
 
 
 def tokenizer(kind: str, limit: int):
-    """By words; END closes each, as in CLIP and SigLIP; CLIP's rows have a beginning, too."""
+    """A word tokenizer; texts end with END, as in CLIP and SigLIP, and for CLIP also have a start token."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     signs = ["<pad>", "<s>", "</s>", "<unk>"]
@@ -65,7 +65,7 @@ def folder(request, tmp_path_factory) -> Path:
     return home
 
 
-def test_it_says_what_the_library_says(folder):
+def test_it_equals_the_library(folder):
     captions = ["a photo of a cat", "blue dog"]
     found = match(open_borrowed(folder), PICTURES, captions)
     model = transformers.AutoModel.from_pretrained(folder).eval()
@@ -84,7 +84,7 @@ def test_it_says_what_the_library_says(folder):
     assert found.told.tokens == ([7, 4] if "siglip" not in folder.name else [6, 3])
 
 
-def test_a_caption_beyond_the_limit_keeps_its_end_and_is_counted(folder):
+def test_a_truncated_caption_keeps_its_end_token_and_is_counted(folder):
     matcher = open_borrowed(folder)
     long = "a red cat a blue dog a red dog a cat"
     found = match(matcher, PICTURES[:1], [long])
@@ -99,7 +99,7 @@ def test_unknown_words_are_counted(folder):
     assert found.told.unknown == [2] and any("unknown" in note for note in found.notes)
 
 
-def test_what_is_no_such_model_is_one_message(folder, tmp_path):
+def test_unsupported_models_are_one_message(folder, tmp_path):
     def refused(said: str, **files: str):
         place = tmp_path / str(len(list(tmp_path.iterdir())))
         place.mkdir()

@@ -1,4 +1,4 @@
-"""Whether a score is what it says: against all orders that equal candidates could have, and against plain counts."""
+"""Retrieval scores, compared with all orders that ties allow, and with plain counts."""
 
 import itertools
 from dataclasses import replace
@@ -36,8 +36,8 @@ def pairs(picture: list[int], caption: list[int]) -> CaptionedPictures:
     ),
     st.integers(1, 4),
 )
-def test_equal_scores_are_shuffled(candidates, k):
-    """In all orders that equal candidates could have, how often is a right one among the first k?"""
+def test_ties_are_broken_at_random(candidates, k):
+    """Over all orders of equal scores: how often is a right candidate among the first k?"""
     scores, right = (np.array(side) for side in zip(*candidates, strict=True))
     orders = [
         order
@@ -49,14 +49,14 @@ def test_equal_scores_are_shuffled(candidates, k):
     assert found[0] == pytest.approx(expected)
 
 
-def test_one_who_says_the_same_of_everything_is_chance():
+def test_a_constant_model_is_at_chance():
     dealt = list(groups(pairs(list(range(20)), list(range(20))), 10))
     assert chances(dealt) == pytest.approx(
         {"captions_at_1": 0.1, "pictures_at_1": 0.1, "captions_at_5": 0.5, "pictures_at_5": 0.5}
     )
 
 
-def test_every_picture_is_asked_once_and_all_have_as_many_to_choose_from():
+def test_every_picture_is_queried_once_among_equally_many_candidates():
     data = pairs(list(range(23)), [k % 7 for k in range(23)])
     dealt = list(groups(data, 10))
     asked = np.concatenate([one.pictures[: one.asked] for one in dealt])
@@ -64,7 +64,7 @@ def test_every_picture_is_asked_once_and_all_have_as_many_to_choose_from():
     assert [len(one.pictures) for one in dealt] == [10, 10, 10]
     for one in dealt:
         captions = data.caption[one.captions]
-        assert len(set(captions.tolist())) == len(captions), "a caption stands among the candidates once"
+        assert len(set(captions.tolist())) == len(captions), "a caption is among the candidates once"
         assert all(
             one.belong[p, c] == (k % 7 == captions[c]) for p, k in enumerate(one.pictures) for c in range(len(captions))
         )
@@ -108,7 +108,7 @@ def test_scores_of_classes(task):
         assert accuracy.rows.count("1") == counts.trace()
 
 
-def test_the_order_of_the_split_has_no_say_in_the_loss_of_a_whole_group(task):
+def test_the_loss_of_a_whole_group_does_not_depend_on_its_order(task):
     model, split = task.build([0], "cpu"), task.data.split("valid")
     turned = split.only(np.arange(len(split))[::-1])
     losses = [retrieve(model, one, 8, len(split))[0].nats.mean() for one in (split, turned)]
