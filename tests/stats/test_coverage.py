@@ -1,4 +1,5 @@
-"""Verdicts hold what they promise, on simulated studies. `python -m benchmarks.coverage` has the whole table."""
+"""The coverage and error rates of verdicts, on simulated studies. `python -m benchmarks.coverage` prints the whole
+table."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ def test_the_interval_covers_the_truth_95_times_in_100(shape, seeds):
 
 
 @pytest.mark.parametrize("seeds", [8, 32])
-def test_the_bootstrap_beside_it_covers_as_well_where_there_is_enough_to_resample(seeds):
+def test_the_bootstrap_covers_as_well_with_enough_seeds(seeds):
     assert 0.93 <= covered("skewed (gamma, skewness 1)", seeds, 2000)["bootstrap"] <= 0.97
 
 
@@ -32,19 +33,20 @@ def test_whole_verdicts_on_perplexities_cover_the_ratio_and_the_difference():
 
 @pytest.mark.parametrize("seeds", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_study_without_effects_finds_one_in_at_most_five_of_100(seeds):
-    assert false_alarms("normal", seeds, 1000) <= 0.05 + 0.01  # and what a thousand studies leave open
+    assert false_alarms("normal", seeds, 1000) <= 0.05 + 0.01  # plus the uncertainty of a thousand studies
 
 
 @pytest.mark.parametrize("seeds", [3, 32])
-def test_the_best_arm_is_among_those_named(seeds):
+def test_the_best_arm_is_among_those_named_as_best(seeds):
     share, named = best_is_named(seeds, 500)
     assert share >= 0.95 and named < 4
 
 
-# --- kinds of questions, all studies at once --------------------------------------------------------------------------
+# --- kinds of questions, all studies in one batch
+# ----------------------------------------------------------------------
 
 
-def test_what_is_done_at_once_is_what_verdicts_do():
+def test_the_batched_computation_equals_that_of_verdicts():
     random = np.random.default_rng(0)
     a, b = random.normal(2, 1, (2, 5, 6))
     at_once, unpaired = kinds.paired(b - a), kinds.welch(b, a)
@@ -57,7 +59,7 @@ def test_what_is_done_at_once_is_what_verdicts_do():
 
 
 @pytest.mark.parametrize("seeds", [3, 8])
-def test_intervals_of_every_kind_of_question_hold_the_truth(seeds):
+def test_intervals_of_every_kind_of_question_cover_the_truth(seeds):
     random = np.random.default_rng(seeds)
     better = kinds.better(random, 4000, seeds)
     assert 0.938 <= better["paired"] <= 0.962 and 0.935 <= better["unpaired, spreads 1 and 3"] <= 0.962
@@ -71,7 +73,7 @@ def test_intervals_of_every_kind_of_question_hold_the_truth(seeds):
     assert within["within 1, truth 0.6: does not hold"] < 0.02
 
 
-def test_peeking_is_paid_for():
+def test_optional_stopping_keeps_the_error_rate():
     found = kinds.peeking(np.random.default_rng(1), 4000)
     assert found["t"] > 0.2 and found["confidence sequence"] < 0.05
     assert found["t at 8 seeds, then the sequence after every seed to 20"] < 0.065

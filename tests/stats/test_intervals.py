@@ -1,4 +1,4 @@
-"""Contrasts and their intervals, against scipy's and against what was worked out by hand."""
+"""Contrasts and their intervals, compared with scipy and with results worked out by hand."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def columns(*arrays, first=0):
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 32])
-def test_a_paired_contrast_is_scipys_paired_t_test(n):
+def test_a_paired_contrast_equals_scipys_paired_t_test(n):
     a, b = RANDOM.normal(size=n), RANDOM.normal(0.5, size=n)
     found, reference = contrast(columns(a, b), [1, -1]), stats.ttest_rel(a, b)
     assert found.paired and found.seeds == tuple(range(n))
@@ -23,7 +23,7 @@ def test_a_paired_contrast_is_scipys_paired_t_test(n):
     assert found.interval() == pytest.approx((interval.low, interval.high))
 
 
-def test_arms_with_other_seeds_are_compared_by_welchs_test():
+def test_arms_with_different_seeds_are_compared_by_welchs_test():
     a, b = RANDOM.normal(size=5), RANDOM.normal(1, 3, size=9)
     found = contrast([*columns(a), *columns(b, first=100)], [1, -1])
     reference = stats.ttest_ind(a, b, equal_var=False)
@@ -33,7 +33,7 @@ def test_arms_with_other_seeds_are_compared_by_welchs_test():
     assert found.interval() == pytest.approx((interval.low, interval.high))
 
 
-def test_pairs_are_used_where_half_of_the_seeds_are_shared():
+def test_pairs_are_used_if_half_of_the_seeds_are_shared():
     a, b = RANDOM.normal(size=8), RANDOM.normal(size=8)
     four_shared = contrast([*columns(a), *columns(b, first=4)], [1, -1])
     assert four_shared.paired and four_shared.seeds == (4, 5, 6, 7)
@@ -41,13 +41,13 @@ def test_pairs_are_used_where_half_of_the_seeds_are_shared():
     assert not contrast([*columns(a), *columns(b, first=5)], [1, -1]).paired
 
 
-def test_one_seed_gives_nothing():
+def test_one_seed_gives_no_interval():
     assert contrast(columns([1.0], [2.0]), [1, -1]) is None
     assert contrast(columns([1.0, 2.0, 3.0], [2.0]), [1, -1]) is None
     assert contrast([{}, {}], [1, -1]) is None
 
 
-def test_rounding_is_no_spread():
+def test_rounding_errors_are_no_spread():
     assert not contrast(columns([0.1 + 0.2, 0.3], [0.3, 0.3]), [1, -1]).has_spread
     assert not contrast(columns([1e9 + 1, 1e9 + 2], [1e9, 1e9 + 1]), [1, -1]).has_spread
     assert contrast(columns([1e-9, 2e-9], [3e-9, 1e-9]), [1, -1]).has_spread
@@ -56,7 +56,7 @@ def test_rounding_is_no_spread():
 @pytest.mark.parametrize(
     ("degrees_of_freedom", "level", "power"), [(7, 0.05, 0.8), (2, 0.05, 0.8), (31, 0.01, 0.9), (4, 0.008, 0.8)]
 )
-def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(degrees_of_freedom, level, power):
+def test_the_smallest_detectable_effect_has_the_stated_power(degrees_of_freedom, level, power):
     critical = stats.t.ppf(1 - level / 2, degrees_of_freedom)
     effect = noncentrality(degrees_of_freedom, critical, power)
     assert stats.nct.sf(critical, degrees_of_freedom, effect) + stats.nct.cdf(
@@ -65,7 +65,7 @@ def test_the_smallest_visible_effect_has_the_power_it_is_said_to_have(degrees_of
 
 
 @pytest.mark.parametrize("seeds", [4, 8])
-def test_what_seeds_could_show_lies_in_its_interval_95_times_in_100(seeds):
+def test_the_interval_of_the_smallest_detectable_effect_covers_it_95_times_in_100(seeds):
     truth = noncentrality(seeds - 1, stats.t.ppf(0.975, seeds - 1), 0.8) / seeds**0.5
     found = [
         contrast(columns(d, d * 0), [1, -1]).smallest_visible()
@@ -75,20 +75,20 @@ def test_what_seeds_could_show_lies_in_its_interval_95_times_in_100(seeds):
     assert 0.935 <= covered <= 0.965
 
 
-def test_fewer_than_four_seeds_do_not_know_their_spread():
+def test_fewer_than_four_seeds_give_no_interval_of_their_spread():
     assert contrast(columns([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]), [1, -1]).smallest_visible() is None
 
 
-def test_with_two_seeds_only_huge_effects_are_visible():
+def test_with_two_seeds_only_huge_effects_are_detectable():
     spread = np.abs(
         np.random.default_rng(0).standard_normal(200_000)
-    )  # one degree of freedom; scipy has no digits here
+    )  # one degree of freedom, where scipy is inaccurate
     effect = noncentrality(1, stats.t.ppf(1 - 0.05 / 12, 1), 0.8)
     t = (np.random.default_rng(1).standard_normal(200_000) + effect) / spread
     assert (t > stats.t.ppf(1 - 0.05 / 12, 1)).mean() == pytest.approx(0.8, abs=0.005)
 
 
-def test_the_bootstrap_is_that_of_a_plain_loop():
+def test_the_bootstrap_equals_a_plain_loop():
     values = RANDOM.gamma(2, size=9)
     random, t = np.random.default_rng(0), []
     for _ in range(20_000):

@@ -1,4 +1,5 @@
-"""Rows drawn anew: as sacreBLEU draws them, what stats/paired.py finds where scores are means, and 95 in 100."""
+"""Bootstrap over rows: equal to sacreBLEU's with its samples, equal to stats/paired.py for means, and with 95 %
+coverage."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def ratio(sums: np.ndarray) -> np.ndarray:
     return np.asarray(sums[..., 0] / sums[..., 1])
 
 
-def test_a_paired_bootstrap_on_sacrebleus_draws_is_sacrebleus(monkeypatch):
+def test_with_sacrebleus_samples_the_paired_bootstrap_equals_sacrebleus(monkeypatch):
     significance = pytest.importorskip("sacrebleu.significance")
     monkeypatch.setenv("SACREBLEU_SEED", "7")
     rng = np.random.default_rng(0)
@@ -52,7 +53,7 @@ def test_a_paired_bootstrap_on_sacrebleus_draws_is_sacrebleus(monkeypatch):
         assert both.effect == pytest.approx(ours[metric].value - theirs[metric].value)
 
 
-def test_of_means_it_finds_what_mean_squares_find():
+def test_for_means_it_agrees_with_the_mean_squares():
     rng = np.random.default_rng(3)
     first, second = rng.random((6, 400)) < 0.6, rng.random((6, 400)) < 0.5
     counts = [np.stack([one.astype(float), np.ones(one.shape)], -1) for one in (first, second)]
@@ -63,7 +64,7 @@ def test_of_means_it_finds_what_mean_squares_find():
 
 
 @pytest.mark.parametrize(("seeds", "rows", "both"), [(0.15, 0.1, 0.3), (0.02, 1.0, 0.3), (0.1, 0.8, 0.8)])
-def test_intervals_hold_for_other_rows_and_seeds_where_either_alone_does_not(seeds, rows, both):
+def test_intervals_over_rows_and_seeds_cover_where_either_alone_does_not(seeds, rows, both):
     rng, held, S, N = np.random.default_rng(1), np.zeros(3), 4, 60
     for _ in range(150):
         shape = ((S, 1), (1, N), (S, N))
@@ -77,7 +78,7 @@ def test_intervals_hold_for_other_rows_and_seeds_where_either_alone_does_not(see
     assert held[0] >= 0.9 * 150 and held.min() < 0.93 * 150
 
 
-def test_the_same_rows_always_have_the_same_interval_and_a_few_have_none():
+def test_intervals_are_reproducible_and_too_few_rows_have_none():
     rng = np.random.default_rng(5)
     ours, right = texts(rng, 60, 0.3)
     one = bleu.measured(ours, right)[0]

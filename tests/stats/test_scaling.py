@@ -1,4 +1,4 @@
-"""Laws that were planted are found again; the batched minimum is that of L-BFGS from single starts."""
+"""Simulated scaling laws are recovered; the batched minimum equals that of L-BFGS from single starts."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def ladder(law: Law = LAW, noise: float = 0.0, budgets: int = 5, sizes: int = 7,
     return Points(n, d, flops, loss)
 
 
-def test_a_law_without_noise_is_found_to_many_digits():
+def test_a_law_without_noise_is_recovered_to_many_digits():
     found = fit_law(ladder(), resamples=10, starts=FEW)
     for name in ("E", "A", "B", "alpha", "beta"):
         assert getattr(found.law, name) == pytest.approx(getattr(LAW, name), rel=1e-4)
@@ -45,14 +45,14 @@ def test_a_law_without_noise_is_found_to_many_digits():
 
 
 def huber(row: np.ndarray, points: Points) -> float:
-    """By its definition."""
+    """The summed Huber loss, by its definition."""
     a, alpha, b, beta, e = row
     n, d, loss = points.logs
     r = np.abs(np.log(np.exp(a - alpha * n) + np.exp(b - beta * d) + np.exp(e)) - loss)
     return float(np.where(r <= CORNER, r**2 / 2, CORNER * (r - CORNER / 2)).sum())
 
 
-def test_the_batched_minimum_is_that_of_l_bfgs():
+def test_the_batched_minimum_equals_that_of_l_bfgs():
     points = ladder(noise=0.01)
     starts = np.array([[5.0, 0.5, 5.0, 0.5, 0.0], [10.0, 0.5, 5.0, 0.0, 1.0], [0.0, 0.5, 10.0, 0.5, -1.0]])
     of_scipy = [
@@ -68,7 +68,7 @@ def test_the_batched_minimum_is_that_of_l_bfgs():
     assert refined.fun >= objectives.min() * (1 - 1e-6)
 
 
-def test_starts_and_resamples_do_not_see_each_other():
+def test_starts_and_resamples_are_independent():
     points = ladder(noise=0.01, budgets=3)
     weights = np.random.default_rng(0).exponential(1.0, (7, len(points)))
     together, _ = minimise(FEW[:7], *points.logs, weights)
@@ -76,7 +76,7 @@ def test_starts_and_resamples_do_not_see_each_other():
     np.testing.assert_allclose(together, alone, rtol=1e-6, atol=1e-8)
 
 
-def test_a_few_runs_that_went_wrong_hardly_move_the_law_and_are_named():
+def test_a_few_outliers_hardly_change_the_law_and_are_named():
     points = ladder(noise=0.002, budgets=6)
     loss = points.loss.copy()
     loss[[3, 40]] *= 1.2
@@ -91,7 +91,7 @@ def test_a_few_runs_that_went_wrong_hardly_move_the_law_and_are_named():
 @given(
     st.floats(0.1, 1.0), st.floats(0.1, 1.0), st.floats(0.3, 3.0), st.floats(2, 15), st.floats(2, 15), st.floats(0.7, 1)
 )
-def test_the_optimum_is_one(alpha, beta, floor, a, b, power):
+def test_the_optimum_minimises_the_loss(alpha, beta, floor, a, b, power):
     row, cost, flops = np.array([a, alpha, b, beta, np.log(floor)]), Cost(7.0, power), 1e15
     n, d, loss = optimum(row, cost, flops)
     assert cost.factor * n**power * d == pytest.approx(flops)
@@ -104,7 +104,7 @@ def test_the_optimum_is_one(alpha, beta, floor, a, b, power):
     assert flops_for(row[None], cost, 0.99 * floor)[0] == np.inf
 
 
-def test_a_budget_left_out_is_told_by_the_others():
+def test_a_budget_left_out_is_predicted_from_the_others():
     points = ladder(noise=0.003)
     found = fit_law(points, resamples=10, starts=FEW)
     errors = left_out(found, budgets_of(points))
@@ -112,10 +112,10 @@ def test_a_budget_left_out_is_told_by_the_others():
     assert max(np.sqrt((e**2).mean()) for e in errors) < 0.02
     bent = Points(points.parameters, points.tokens, points.flops, points.loss * np.where(points.flops > 5e15, 1.1, 1))
     wrong = left_out(fit_law(bent, resamples=10, starts=FEW), budgets_of(bent))
-    assert wrong[-1].mean() > 0.05  # worse than the others say
+    assert wrong[-1].mean() > 0.05  # worse than for the other budgets
 
 
-def test_costs_are_6n_where_they_are_and_what_was_counted_elsewhere():
+def test_costs_are_6n_unless_they_were_counted_differently():
     points = ladder()
     assert Cost.fitted(points) == Cost(pytest.approx(6.0), 1.0)  # pyright: ignore[reportArgumentType]
     counted = Points(points.parameters, points.tokens, 30 * points.parameters**0.9 * points.tokens, points.loss)
@@ -129,7 +129,7 @@ def test_the_same_points_have_the_same_intervals():
     assert (first.resamples == second.resamples).all()
 
 
-def test_the_grid_is_that_of_the_paper():
+def test_the_grid_of_starts_is_that_of_the_paper():
     assert grid_of_starts().shape == (4500, 5)
     assert len(np.unique(grid_of_starts(), axis=0)) == 4500
 
@@ -153,7 +153,7 @@ def test_minima_of_parabolas_are_where_the_law_has_them():
 
 
 @pytest.mark.parametrize(("kept", "missing"), [("large", "smaller"), ("small", "larger")])
-def test_a_minimum_at_the_edge_is_none(kept, missing):
+def test_a_minimum_at_the_edge_does_not_count(kept, missing):
     points = ladder(sizes=15)
     best = optimum(LAW.row, Cost(), points.flops)[0]
     above = points.parameters > 1.3 * best
@@ -163,12 +163,12 @@ def test_a_minimum_at_the_edge_is_none(kept, missing):
     assert found.parameters is None
 
 
-def test_few_sizes_have_no_parabola_worth_the_name():
+def test_few_sizes_give_no_parabola():
     points = ladder(sizes=3)
     assert {curve.missing for curve in isoflop(points, budgets_of(points), 50).curves} == {"few sizes"}
 
 
-def test_budgets_are_told_apart_and_a_range_is_none():
+def test_budgets_are_distinguished_and_a_continuous_range_has_none():
     points = ladder()
     shaken = points.flops * np.random.default_rng(0).uniform(0.98, 1.02, len(points))
     moved = Points(points.parameters, points.tokens, shaken, points.loss)

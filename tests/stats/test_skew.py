@@ -1,4 +1,4 @@
-"""Skew is seen where it can be, and tests that need no shape are what they are said to be."""
+"""Skewness is detected where possible, and tests without a normality assumption have their stated error rates."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from scipy import stats
 from headway.stats.skew import is_skewed, permutation_p, sign_flip_p, skewness
 
 
-def test_skewness_of_one_arm_is_the_moments():
+def test_skewness_of_one_arm_equals_that_of_the_moments():
     values = np.random.default_rng(0).gamma(2, size=30)
     assert skewness([values]) == pytest.approx(stats.skew(values))
     assert skewness([values * 5 + 1, 3 - values]) == pytest.approx(0, abs=1e-9)
@@ -23,14 +23,14 @@ def test_bell_shaped_scores_are_seldom_called_skewed_and_strongly_skewed_ones_of
     assert normal < 0.03 and skewed > 0.6
 
 
-def test_turned_signs_are_scipys():
+def test_the_sign_flip_test_equals_scipys():
     d = np.random.default_rng(2).normal(0.5, size=9)
     found = stats.permutation_test((d,), np.mean, permutation_type="samples", n_resamples=np.inf)
     assert sign_flip_p(d) == pytest.approx(found.pvalue)
     assert sign_flip_p(np.array([1.0, 2.0, 4.0])) == 0.25
 
 
-def test_dealt_out_anew_is_scipys():
+def test_the_permutation_test_equals_scipys():
     random = np.random.default_rng(3)
     first, second = random.normal(size=5), random.normal(0.8, 3, size=6)
 
@@ -42,7 +42,7 @@ def test_dealt_out_anew_is_scipys():
 
 
 @pytest.mark.parametrize("test", [lambda x: sign_flip_p(x[:7] - x[7:14]), lambda x: permutation_p(x[:4], x[4:])])
-def test_equal_arms_of_any_shape_are_told_apart_one_time_in_twenty(test):
+def test_equal_arms_of_any_shape_are_found_different_one_time_in_twenty(test):
     random = np.random.default_rng(4)
     found = np.mean([test(np.exp(1.5 * random.standard_normal(14))) < 0.05 for _ in range(400)])
     assert 0.02 < found < 0.08

@@ -1,4 +1,4 @@
-"""Looking again and again, and stopping when one likes: what that costs, and that it is paid."""
+"""Optional stopping after repeated looks: its cost with a t-test, and that the confidence sequence accounts for it."""
 
 import math
 
@@ -13,7 +13,7 @@ from headway.stats.stopping import ANY_TIME, FIXED_SEEDS
 @pytest.mark.parametrize("stopping", [FIXED_SEEDS, ANY_TIME])
 @pytest.mark.parametrize("freedom", [3, 7, 7.5, 31])
 @pytest.mark.parametrize("level", [0.05, 0.05 / 9])
-def test_p_is_the_level_at_the_end_of_the_interval(stopping, freedom, level):
+def test_p_is_the_level_at_which_the_interval_ends_at_zero(stopping, freedom, level):
     assert stopping.p(freedom, stopping.reach(freedom, level)) == pytest.approx(level)
     assert stopping.p(freedom, -1.01 * stopping.reach(freedom, level)) < level
 
@@ -29,12 +29,12 @@ def test_the_evidence_is_the_likelihood_averaged_over_the_prior(seeds, t):
     assert ANY_TIME.p(seeds - 1, t) == pytest.approx(min(1, stats.t.pdf(t, seeds - 1) / with_effect), rel=1e-3)
 
 
-def test_with_two_seeds_nothing_is_large_enough():
+def test_with_two_seeds_no_effect_is_large_enough():
     assert math.isinf(ANY_TIME.reach(1, 0.05)) and ANY_TIME.p(1, 1e6) > 0.05
 
 
 def fooled(stopping, looks: range, studies: int = 4000) -> float:
-    """How often somebody who looks at each of these numbers of seeds finds an effect at any, where there is none."""
+    """How often an effect is found at any of these numbers of seeds, although there is none."""
     values = np.random.default_rng(5).standard_normal((studies, max(looks)))
     alarmed = np.zeros(studies, dtype=bool)
     for n in looks:
@@ -43,13 +43,13 @@ def fooled(stopping, looks: range, studies: int = 4000) -> float:
     return float(alarmed.mean())
 
 
-def test_whoever_looks_after_every_seed_is_fooled_by_t_and_not_by_a_confidence_sequence():
+def test_looking_after_every_seed_inflates_errors_of_t_and_not_of_a_confidence_sequence():
     assert fooled(FIXED_SEEDS, range(3, 21)) > 0.15
     assert fooled(ANY_TIME, range(3, 21)) <= 0.05
     assert fooled(ANY_TIME, range(3, 201), studies=2000) <= 0.05
 
 
-def test_no_bootstrap_and_a_longer_interval_where_seeds_were_added():
+def test_with_optional_stopping_intervals_are_longer_and_have_no_bootstrap():
     columns = [{seed: float(seed % 3) for seed in range(8)}, dict.fromkeys(range(8), 0.4)]
     planned, added = (contrast(columns, [1, -1], stopping) for stopping in (FIXED_SEEDS, ANY_TIME))
     assert planned.bootstrap is not None and added.bootstrap is None
