@@ -1,4 +1,4 @@
-"""Judges that share no code with the solvers: plain formulas, a few lines each."""
+"""Checks that share no code with the solvers: plain formulas of a few lines each."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def attention() -> Callable[..., np.ndarray]:
-    """softmax(scale · q Kᵀ), as anybody would write it."""
+    """softmax(scale · q Kᵀ), written plainly."""
 
     def attention(query, keys, scale=1.0):
         scores = scale * np.asarray(keys) @ np.asarray(query)
@@ -22,7 +22,7 @@ def attention() -> Callable[..., np.ndarray]:
 
 @pytest.fixture(scope="session")
 def exactly() -> Callable[..., np.ndarray]:
-    """The same of numbers as they are: scores as fractions, and only the exponentials rounded."""
+    """The same without rounding: scores as fractions, and only the exponentials rounded."""
 
     def exactly(query, keys, scale=1.0):
         q = [Fraction(x) for x in query]
@@ -42,10 +42,10 @@ def refutes() -> Callable[..., bool]:
         assert abs(sum(ν)) <= Fraction(1, 10**14) * max(map(abs, ν))
         assert all(Fraction(w) + x >= -Fraction(1, 10**17) for w, x in zip(wanted, ν, strict=True))
         assert any(_keeps_the_mean(keys, ν, i) for i in range(len(ν)) if ν[i])
-        # For every query, Σ ν log p = 0. Could that be, with only ε in the wrong place?
+        # For every query, Σ ν log p = 0. Is that possible with only ε of the weight misplaced?
         more, less = np.maximum(-change, 0), np.maximum(change, 0)
         taken = min(m * np.log(max(w - within, 1e-300) / w) for m, w in zip(more, wanted, strict=True) if m > 0)
-        low, high = 0.0, 1e40  # how high `less` is filled up with ε in all
+        low, high = 0.0, 1e40  # the level up to which ε fills `less`
         for _ in range(300):
             height = (low + high) / 2
             low, high = (height, high) if np.maximum(height * less - wanted, 0).sum() < within else (low, height)
@@ -56,7 +56,7 @@ def refutes() -> Callable[..., bool]:
 
 
 def _keeps_the_mean(keys, ν, i) -> bool:
-    """To four units in the last place of the keys' largest numbers; key i takes what the others leave."""
+    """Up to four units in the last place of the largest numbers of the keys; key i balances the sum of the others."""
     ν = [x - sum(ν) if j == i else x for j, x in enumerate(ν)]
     moved = [abs(sum(x * Fraction(k) for x, k in zip(ν, column, strict=True))) for column in keys.T]
     return max(moved) <= Fraction(4, 2**52) * sum(
@@ -66,7 +66,7 @@ def _keeps_the_mean(keys, ν, i) -> bool:
 
 @pytest.fixture(scope="session")
 def judge(attention, exactly, refutes) -> Callable[..., None]:
-    """An answer is right: the query does it, or the certificate proves that none can."""
+    """Checks an answer: its query reaches the weights, or its certificate proves that none can."""
 
     def judge(answer) -> None:
         K, w, ε = answer.keys, answer.wanted, answer.within
@@ -81,7 +81,7 @@ def judge(attention, exactly, refutes) -> Callable[..., None]:
         elif answer.verdict == "impossible":
             assert refutes(K, w, answer.certificate.change, ε)
             assert ε < answer.certificate.floor <= error + 1e-9
-        else:  # ε lies between what is proved and what is found
+        else:  # ε lies between what is proved and what was found
             assert error > ε and (answer.certificate is None or answer.certificate.floor <= ε)
 
     return judge

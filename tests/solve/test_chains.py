@@ -1,4 +1,4 @@
-"""Products of Jacobians, against autograd; and bounds on them, decided exactly."""
+"""Products of Jacobians, compared with autograd; and exact decisions about bounds on them."""
 
 from fractions import Fraction
 
@@ -28,7 +28,7 @@ def gaussian(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("activation", [SIGMOID, TANH, RELU], ids=lambda a: a.name)
-def test_steps_are_those_of_autograd(activation):
+def test_jacobians_of_steps_equal_autograds(activation):
     W, x, inputs = gaussian(1, 3, 3), gaussian(1, 3), list(gaussian(4, 1, 3))
 
     def run(x):
@@ -40,7 +40,7 @@ def test_steps_are_those_of_autograd(activation):
     torch.testing.assert_close(product(recurrence(activation, W, x, inputs))[0], expected)
 
 
-def test_layers_are_those_of_autograd():
+def test_jacobians_of_layers_equal_autograds():
     weights, x = list(gaussian(4, 1, 3, 3)), gaussian(1, 3)
 
     def run(x):
@@ -52,7 +52,7 @@ def test_layers_are_those_of_autograd():
     torch.testing.assert_close(product(relu_chain(weights, x))[0], expected)
 
 
-def test_an_lstm_is_that_of_torch():
+def test_an_lstm_equals_torchs():
     cell = torch.nn.LSTMCell(1, 3, dtype=torch.float64)
     state, given_ = gaussian(1, 6), gaussian(1, 1)
 
@@ -67,14 +67,14 @@ def test_an_lstm_is_that_of_torch():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(-8, 8), min_size=9, max_size=9), st.fractions(0, 30))
-def test_the_exact_answer_is_that_of_singular_values(numbers, bound):
+def test_the_exact_answer_agrees_with_singular_values(numbers, bound):
     matrix = np.array(numbers, float).reshape(3, 3)
     norm = np.linalg.norm(matrix, 2)
     if abs(norm - float(bound)) > 1e-9:
         assert is_at_most(exactly([matrix]), bound) == (norm <= bound)
 
 
-def test_a_bound_that_is_met_is_kept_to():
+def test_a_bound_that_is_attained_is_satisfied():
     assert is_at_most(exactly([np.diag([3.0, 4.0])]), Fraction(4))
     assert not is_at_most(exactly([np.diag([3.0, 4.0])]), Fraction(4) - Fraction(1, 10**30))
     scaled = with_norm(gaussian(5, 3, 3), 0.25)

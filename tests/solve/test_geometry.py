@@ -1,4 +1,4 @@
-"""The two convex problems, against general solvers."""
+"""The two convex problems, compared with general solvers."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from headway.solve.geometry import (
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_widest_margin_is_that_of_a_general_solver(seed):
+def test_the_widest_margin_equals_that_of_a_general_solver(seed):
     rng = np.random.default_rng(seed)
     D = rng.normal(size=(rng.integers(1, 12), rng.integers(1, 5))) + rng.normal(size=1)
     n, d = D.shape
@@ -42,14 +42,14 @@ def test_no_margin():
     assert widest_margin(level, np.ones(2), 1e-13).direction is not None
 
 
-def test_rows_of_very_different_lengths_are_set_apart():
+def test_rows_of_very_different_lengths_are_separated():
     D = np.array([[1e-12, 0], [0, 1e-12], [1e12, -1e11]])
     u = widest_margin(D, np.linalg.norm(D, axis=1)).direction
     assert u is not None and (D @ u >= 1 - 1e-9).all()
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_most_even_mixture_has_the_mean_and_no_less_entropy_than_others_with_it(seed):
+def test_the_most_even_mixture_has_the_mean_and_maximal_entropy(seed):
     rng = np.random.default_rng(seed)
     n, d = rng.integers(2, 12), rng.integers(1, 4)
     points, wanted = rng.normal(size=(n, d)), rng.dirichlet(np.full(n, 0.3))
@@ -64,19 +64,19 @@ def test_the_most_even_mixture_has_the_mean_and_no_less_entropy_than_others_with
 
 
 def test_a_mean_on_the_border_of_the_hull():
-    """Between two corners of a square the most even mixture leaves the others out."""
+    """Between two corners of a square, the most even mixture excludes the others."""
     square = np.array([[0.0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0]])
     even = max_entropy(square, np.array([0.5, 0.5, 0, 0, 0]))
     np.testing.assert_allclose(even.mixture, [1 / 3, 1 / 3, 0, 0, 1 / 3], atol=1e-14)
 
 
-def test_total_variation_keeps_what_is_small():
+def test_total_variation_keeps_small_differences():
     assert total_variation(np.array([1.0, 1e-30]), np.array([1.0, 0])) == 1e-30
     assert total_variation(np.array([0.2, 0.8]), np.array([0.5, 0.5])) == pytest.approx(0.3)
 
 
-def test_the_rounding_of_weights_is_allowed_for():
-    """Against fifty digits: the weights of these scores are not further from the wanted ones than is said."""
+def test_the_rounding_of_weights_is_accounted_for():
+    """Compared with fifty digits: the computed weights are no further from the exact ones than stated."""
     mpmath = pytest.importorskip("mpmath")
     rng, closer = np.random.default_rng(0), 0
     with mpmath.workdps(50):
@@ -87,5 +87,5 @@ def test_the_rounding_of_weights_is_allowed_for():
             true = sum(max(x / sum(e) - mpmath.mpf(w), 0) for x, w in zip(e, wanted, strict=True))
             closer += total_variation(wanted, wanted) < true
             assert true <= total_variation_at_most(wanted, wanted) <= 1e-14
-    assert closer  # plainly worked out it would be 0
+    assert closer  # computed plainly it would be 0
     assert total_variation_at_most(np.array([1.0, 1e-100]), np.array([1.0, 0])) == pytest.approx(1e-100, rel=1e-12)

@@ -1,4 +1,4 @@
-"""Keys by construction: the best key is compared with what brute force finds."""
+"""Constructed keys: the best key is compared with the result of a brute-force search."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def test_no_key_is_better(attention, seed, n, d, size, norm, goal, within):
         key = rng.normal(size=d) * rng.choice([0.1, 1, 10])
         other = error(attention, answer, key if norm is None else key * norm / np.linalg.norm(key))
         assert other >= answer.least_error - 1e-12
-        if error(attention, answer, key) <= within:  # what is possible has a norm that was said to be possible
+        if error(attention, answer, key) <= within:  # if it is possible, its norm was among those called possible
             assert answer.norms is not None
             assert answer.norms[0] - 1e-9 <= np.linalg.norm(key) <= answer.norms[1] + 1e-9
 
@@ -71,17 +71,17 @@ def test_keys_of_very_different_sizes(exactly, seed, norm, goal):
     assert answer.derivation
 
 
-def test_a_copy_of_a_key_shares_with_it():
-    """Case B2's first part: with the key of another value copied, both get the same."""
+def test_a_copy_of_a_key_gets_half_of_its_weight():
+    """First part of case B2: if the key of another value is copied, both get the same weight."""
     keys = np.array([[1.0, 0], [1, 0], [0, 1], [-3, 0]])
     answer = find_key([40.0, 0], keys, 2, average([0, 1, 2], 4))
     assert answer.verdict == "reached"
     assert answer.score == pytest.approx(40)  # that of keys 0 and 1
-    np.testing.assert_allclose(answer.key, [1, 1])  # across the query it is as it was
+    np.testing.assert_allclose(answer.key, [1, 1])  # orthogonal to the query it is unchanged
 
 
 def test_a_key_of_length_one_that_is_selected():
-    """Case B2's second part: a key of norm 1 gets σ(‖q‖ − log Z) at most, and that may not be enough."""
+    """Second part of case B2: a key of norm 1 gets at most σ(‖q‖ − log Z), which may be too little."""
     log_rest = math.log(math.exp(2) + math.exp(1))
     best = 1 / (1 + math.exp(log_rest - math.sqrt(5)))
     answer = find_key(QUERY, KEYS, 2, select(2, 3), norm=1)
@@ -92,11 +92,11 @@ def test_a_key_of_length_one_that_is_selected():
     assert answer.norms == (pytest.approx(least), math.inf)
     assert find_key(QUERY, KEYS, 2, select(2, 3), norm=least * 1.000001).verdict == "reached"
     assert find_key(QUERY, KEYS, 2, select(2, 3), norm=least * 0.999999).verdict == "impossible"
-    assert find_key(20 * QUERY, KEYS, 2, select(2, 3), norm=1).verdict == "impossible"  # key 0 is too near to q
+    assert find_key(20 * QUERY, KEYS, 2, select(2, 3), norm=1).verdict == "impossible"  # key 0 is too similar to q
     assert find_key(200 * QUERY, KEYS, 2, select(2, 3), norm=1).verdict == "reached"
 
 
-def test_as_little_as_the_tolerance_asks():
+def test_the_key_changes_no_more_than_the_tolerance_requires():
     answer = find_key(QUERY, KEYS, 2, select(2, 3))
     assert answer.error == pytest.approx(1e-6) and answer.error <= 1e-6
     np.testing.assert_allclose(answer.key - KEYS[2], QUERY * (answer.score + 3) / 5)  # moved along q only
@@ -109,8 +109,8 @@ def test_proportions_of_the_others_cannot_be_changed():
     assert "impossible with any norm" in answer.derivation[-1]
 
 
-def test_a_key_that_is_to_be_left_alone_must_be_long_enough_too():
-    """Keys 0 and 1 are equal; key 2 must score at most log Z + log(ε/(1 − ε)), which is far below 0."""
+def test_a_key_that_must_get_no_weight_must_be_long_enough_too():
+    """Keys 0 and 1 are equal; the score of key 2 must be at most log Z + log(ε/(1 − ε)), which is far below 0."""
     keys = np.array([[1.0, 0], [1, 0], [5, 5]])
     least = (math.log((1 - 1e-6) / 1e-6) - 2 - math.log(2)) / math.sqrt(5)
     answer = find_key(QUERY, keys, 2, average([0, 1], 3))
@@ -132,7 +132,7 @@ def test_a_query_of_zeros_gives_every_key_the_same():
     assert find_key([0.0, 0], KEYS, 1, select(1, 3)).least_error == pytest.approx(2 / 3)
 
 
-def test_a_key_alone_gets_everything():
+def test_a_single_key_gets_all_the_weight():
     assert find_key(QUERY, [[1.0, 0]], 0, [1.0]).verdict == "reached"
 
 

@@ -1,4 +1,4 @@
-"""Attention as a matrix, against the layer itself."""
+"""Attention as a matrix, compared with the layer itself."""
 
 import json
 
@@ -23,7 +23,7 @@ def tokens(length: int, width: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(length, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_both_stackings_of_a_plain_mixture():
+def test_both_stackings_of_a_simple_mixture():
     A = torch.tensor([[0.5, 0.5, 0], [0.1, 0.2, 0.7], [0, 0, 1]], dtype=torch.float64)
     X = tokens(3, 4)
     rows, columns = stacked(A, 4, "rows"), stacked(A, 4, "columns")
@@ -45,8 +45,8 @@ def test_the_matrix_of_a_real_layer(stacking, heads, positions, mask):
     assert found.weights.shape == (heads, 5, 5)
     assert found.moved > 0.01  # M is not the derivative
     if positions is not None:
-        return  # rotary turns in float32, too coarse for what follows
-    # The Jacobian is: a small step moves Y by it.
+        return  # rotary positions compute in float32, which is too coarse for the following
+    # The Jacobian is the derivative: it predicts the change of Y after a small step.
     step = 1e-6 * tokens(5, 4, 1)
     context = context_of(x, positions or PLAIN, mask or Everything())
     moved = run_layer(layer, x + step, context) - run_layer(layer, x - step, context)
@@ -56,7 +56,7 @@ def test_the_matrix_of_a_real_layer(stacking, heads, positions, mask):
 
 @pytest.mark.parametrize("length", [2, 6])
 @pytest.mark.parametrize("positions", [PLAIN, ROTARY])
-def test_attention_that_looks_at_its_input_cannot_be_replaced(length, positions):
+def test_attention_that_depends_on_its_input_cannot_be_replaced(length, positions):
     layer = random_layer(4, 2)
     answer = fixed_layer(layer, length, positions)
     assert answer.verdict == "irreplaceable" and answer.matrix_change > 0.01
@@ -66,7 +66,7 @@ def test_attention_that_looks_at_its_input_cannot_be_replaced(length, positions)
     def f(x):
         return run_layer(layer, x, context).detach()
 
-    # The best fixed layer through the three points, and any other, is wrong by the gap or more on one of them.
+    # On one of the three points, the best fixed layer, like any other, is wrong by at least the gap.
     bend = (f((one + two) / 2) - (f(one) + f(two)) / 2).abs().max()
     assert float(bend) == pytest.approx(2 * answer.gap)
     points = torch.stack([one.flatten(), two.flatten(), (one + two).flatten() / 2])
@@ -77,7 +77,7 @@ def test_attention_that_looks_at_its_input_cannot_be_replaced(length, positions)
         assert float((design @ fixed - values).abs().max()) >= answer.gap - 1e-12
 
 
-def test_attention_that_does_not_look_can():
+def test_attention_that_ignores_its_input_can_be_replaced():
     layer = random_layer(4, 2, blind=True)
     answer = fixed_layer(layer, 5)
     assert answer.verdict == "replaceable" and answer.gap == 0 and answer.matrix_change < 1e-12
@@ -105,16 +105,16 @@ def test_when_a_layer_is_fixed():
 
     queries, keys, values = slice(0, 4), slice(4, 8), slice(8, 12)
     assert verdict(zero(queries)) == "replaceable"
-    assert verdict(zero(queries, biases=False)) == "irreplaceable"  # a constant query still looks at the keys
+    assert verdict(zero(queries, biases=False)) == "irreplaceable"  # a constant query still depends on the keys
     assert verdict(zero(keys, biases=False)) == "replaceable"  # the same score for all keys
     assert verdict(zero(values)) == "replaceable"
     assert verdict(zero(slice(0, 2))) == "irreplaceable"  # one head of two
     assert verdict(zero(queries), positions=ROTARY) == "replaceable"
-    assert verdict(lambda weights: None, mask=Window(1)) == "replaceable"  # each sees itself only
+    assert verdict(lambda weights: None, mask=Window(1)) == "replaceable"  # each token sees only itself
     assert verdict(lambda weights: None, mask=Causal()) == "irreplaceable"
 
 
-def test_one_token_alone_is_only_projected():
+def test_a_single_token_is_only_projected():
     assert fixed_layer(random_layer(4, 2), 1).verdict == "replaceable"
 
 
@@ -128,10 +128,10 @@ def test_heads_that_cancel_are_left_undecided():
     layer = random_layer(2, 2)
     with torch.no_grad():
         weights = dict(layer.named_parameters())
-        for k in range(3):  # two equal heads …
+        for k in range(3):  # two equal heads
             weights["project.together.weight"][0, 2 * k + 1] = weights["project.together.weight"][0, 2 * k]
             weights["project.together.bias"][0, 2 * k + 1] = weights["project.together.bias"][0, 2 * k]
-        weights["output.weight"][0, :, 1] = -weights["output.weight"][0, :, 0]  # … of opposite sign
+        weights["output.weight"][0, :, 1] = -weights["output.weight"][0, :, 0]  # with opposite signs
     assert fixed_layer(layer, 4).verdict == "undecided"
 
 
@@ -168,8 +168,9 @@ def test_bad_input_is_named(make, message):
     assert message in str(error.value)
 
 
-def test_a_layer_of_ones_own_matrices():
-    """One head scores x_i0·x_j0, so the weights follow the input; with W_Q in other channels than W_K they do not."""
+def test_a_layer_of_given_matrices():
+    """One head scores x_i0·x_j0, so the weights depend on the input; with W_Q on other channels than W_K they do
+    not."""
     zero, first, second = [[0, 0], [0, 0]], [[1, 0], [0, 0]], [[0, 0], [0, 1]]
     assert fixed_layer(layer_of({"queries": first, "keys": first}, heads=1), 3).verdict == "irreplaceable"
     assert fixed_layer(layer_of({"queries": first, "keys": second}, heads=1), 3).verdict == "replaceable"
@@ -186,7 +187,7 @@ def test_a_layer_of_ones_own_matrices():
     "queries",
     [[[1e6, 0], [0, 1e-7]], [[0, 0], [0, 1e-200]]],
 )
-def test_a_small_score_is_not_taken_for_rounding_of_another_heads(queries):
-    """Head 0 has large scores, but no values; head 1 looks at its input, if only a little."""
+def test_a_small_score_is_not_taken_for_a_rounding_error_of_another_head(queries):
+    """Head 0 has large scores but zero values; head 1 depends on its input, if only slightly."""
     layer = layer_of({"queries": queries, "keys": [[1e6, 0], [0, 1]], "values": [[0, 0], [0, 1]]}, heads=2)
     assert fixed_layer(layer, 3).verdict != "replaceable"

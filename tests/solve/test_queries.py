@@ -1,4 +1,4 @@
-"""Queries by construction: what is claimed is judged by code that does not know how it was found."""
+"""Constructed queries: claims are checked by code that does not know how they were found."""
 
 import json
 
@@ -15,7 +15,8 @@ TRIANGLE = np.array([[1.0, 0], [0, 1], [-1, -1]])
 WITH_MIDDLE = np.array([[1.0, 0], [0, 1], [0.5, 0.5], [-1, -1]])
 
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 4))
-# Repeats, lines and zeros come of themselves. To a thousandth: very different distances have a test of their own.
+# Repeated keys, keys on a line and zeros occur often. Three decimals, because very different distances have their own
+# test.
 small_numbers = st.integers(-3, 3).map(float) | st.floats(-2, 2, width=16).map(lambda x: round(x, 3))
 some_keys = shapes.flatmap(lambda shape: arrays(np.float64, shape, elements=small_numbers))
 
@@ -33,7 +34,7 @@ def questions(draw):
 
 @settings(max_examples=80, deadline=None)
 @given(questions())
-def test_a_query_does_it_or_a_certificate_says_why_not(judge, question):
+def test_a_query_reaches_it_or_a_certificate_proves_it_impossible(judge, question):
     judge(find_query(*question))
 
 
@@ -47,7 +48,7 @@ def test_a_key_beside_three_equal_ones(judge):
 
 @st.composite
 def of_many_sizes(draw):
-    """Keys whose rows, columns, or distances from one of them are from 1e-12 to 1e12 in one question."""
+    """Keys whose rows, columns, or distances from one of them range from 1e-12 to 1e12 within one question."""
     keys, wanted = draw(questions())
     n, d = keys.shape
     powers = st.integers(-12, 12)
@@ -59,14 +60,14 @@ def of_many_sizes(draw):
 @settings(max_examples=60, deadline=None)
 @given(of_many_sizes())
 def test_keys_of_very_different_sizes(judge, question):
-    """None is wrong; where nothing could be decided, that is said."""
+    """No answer is wrong; if nothing could be decided, the answer says so."""
     answer = find_query(*question)
     judge(answer)
     assert answer.derivation
 
 
 @pytest.mark.parametrize("goal", ["select", "average", "uneven"])
-def test_hardly_any_question_is_left_undecided(judge, goal):
+def test_hardly_any_question_stays_undecided(judge, goal):
     rng = np.random.default_rng(len(goal))
     left = 0
     for _ in range(40):
@@ -79,8 +80,8 @@ def test_hardly_any_question_is_left_undecided(judge, goal):
     assert left <= 1
 
 
-def test_a_query_that_float64_cannot_hold(judge):
-    """Scores of 1e12·q and of 1e-12·q are both to be small numbers: the parts of the first have to cancel."""
+def test_a_query_that_float64_cannot_represent(judge):
+    """The scores 1e12·q and 1e-12·q must both be small numbers, so the parts of the first have to cancel."""
     keys = [[0, 0], [0.6e12, 0.8e12], [0.8e-12, 0.3e-12]]
     answer = find_query(keys, [0.5, 0.3, 0.2])
     assert answer.verdict == "unrepresentable" and answer.digits and answer.certificate is None
@@ -89,31 +90,31 @@ def test_a_query_that_float64_cannot_hold(judge):
     assert json.loads(json.dumps(answer.as_json(), allow_nan=False))["digits"] == answer.digits
 
 
-def test_what_a_plane_of_keys_hides_in_its_last_digits():
-    """To float64's last digit the middle key is off the line; as numbers people type, it is on it."""
+def test_rounding_in_the_last_digits_of_a_plane_of_keys():
+    """As float64, the middle key is slightly off the line; as the decimal numbers people type, it is on it."""
     answer = find_query([[0.1, 0.7], [0.3, 0.2], [0.2, 0.45]], select(2, 3))
     assert answer.verdict == "impossible" and answer.certificate
     assert 0 < answer.certificate.rounding <= 4 * 2.0**-52
     assert answer.certificate.floor == pytest.approx(2 / 3)
-    one_side = find_query([[1, 1e-12], [-1, 1e-12], [0, 0]], select(2, 3))  # but this is meant
+    one_side = find_query([[1, 1e-12], [-1, 1e-12], [0, 0]], select(2, 3))  # but this difference is meant
     assert one_side.verdict == "reached" and one_side.rounding < 1e-6
 
 
 @settings(max_examples=40, deadline=None)
 @given(some_keys, st.integers(0, 10**6))
-def test_what_some_query_does_is_found_again(judge, keys, seed):
+def test_weights_of_a_known_query_are_reached(judge, keys, seed):
     query = np.random.default_rng(seed).normal(size=len(keys[0]))
     scores = keys @ query
     answer = find_query(keys, np.exp(scores) / np.exp(scores).sum())
     assert answer.verdict == "reached"
     judge(answer)
-    assert answer.norm <= np.linalg.norm(query) * (1 + 1e-9)  # of all that do it exactly, the shortest
+    assert answer.norm <= np.linalg.norm(query) * (1 + 1e-9)  # the shortest of all queries that reach it exactly
 
 
 @settings(max_examples=60, deadline=None)
 @given(some_keys, st.integers(0, 8))
 def test_a_key_can_be_selected_if_it_is_outside_the_hull_of_the_others(keys, index):
-    """Against a linear programme: is the key a mixture of the others?"""
+    """Compared with a linear programme: is the key a mixture of the others?"""
     n, index = len(keys), index % len(keys)
     others = np.delete(keys, index, 0)
     rows = np.vstack([others.T, np.ones(n - 1)])
@@ -165,7 +166,7 @@ def test_degenerate_keys(judge, keys, goal):
 
 
 def test_a_bug_in_the_search_is_not_taken_for_keys_without_an_answer(monkeypatch):
-    """Only what float64 cannot hold is."""
+    """Only what float64 cannot represent may be called so."""
 
     def broken(*given):
         raise ValueError("operands could not be broadcast together")
@@ -178,7 +179,7 @@ def test_a_bug_in_the_search_is_not_taken_for_keys_without_an_answer(monkeypatch
 @pytest.mark.parametrize(
     ("keys", "verdict"),
     [
-        # Four units in the last place would make the first two equal; a query this long tells them apart.
+        # Within four units in the last place the first two are equal, but a query this long distinguishes them.
         (
             [
                 [2.754944370951631, 0.9940681164474702, 0.38888129026869317, 0.7172654967414511],
@@ -187,7 +188,7 @@ def test_a_bug_in_the_search_is_not_taken_for_keys_without_an_answer(monkeypatch
             ],
             "reached",
         ),
-        # The first and the third are equal to the last digit, the fifth is not: a half is possible, not a third.
+        # The first and third are equal up to the last digit, and the fifth is not: a half is possible, a third is not.
         (
             [[0.9732394213415702], [0.9732394213415678], [0.9732394213415702], [-1.37], [0.9732394213415695]],
             "impossible",

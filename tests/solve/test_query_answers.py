@@ -1,4 +1,4 @@
-"""What the answers are, for keys one can see through; and what is no question."""
+"""The answers for keys whose geometry is known, and invalid questions."""
 
 import json
 import math
@@ -20,16 +20,16 @@ def test_the_mean_is_the_query_zero():
     assert answer.verdict == "reached" and answer.error < 1e-15 and not answer.query.any()
 
 
-def test_exact_where_the_log_ratios_lie_in_the_row_space():
+def test_exact_if_the_log_ratios_are_in_the_row_space():
     answer = find_query(TRIANGLE, [0.7, 0.2, 0.1])
     assert answer.method == "proportions" and answer.error < 1e-15 and answer.margin is None
 
 
-def test_the_margin_and_the_scale_are_as_they_must_be():
+def test_the_margin_and_the_scale_are_right():
     """Key 0 of the triangle is 6/√20 from the line through the others."""
     answer = find_query(TRIANGLE, select(0, 3), within=1e-6)
     assert answer.margin == pytest.approx(3 / math.sqrt(5))
-    assert answer.error == pytest.approx(1e-6, rel=1e-6)  # not smaller: the query is as short as ε allows
+    assert answer.error == pytest.approx(1e-6, rel=1e-6)  # and not smaller: the query is as short as ε allows
     at_least = math.log((1 - 1e-6) / 1e-6) / answer.margin
     assert at_least <= answer.norm <= (at_least + math.log(2) / answer.margin) * (1 + 1e-9)
 
@@ -59,11 +59,11 @@ def test_a_key_between_two_others_gets_a_third_at_most():
     answer = find_query(WITH_MIDDLE, select(2, 4))
     assert answer.verdict == "impossible"
     assert answer.certificate.floor == pytest.approx(2 / 3)
-    assert answer.error == pytest.approx(2 / 3, abs=1e-5)  # and as good as that is found
+    assert answer.error == pytest.approx(2 / 3, abs=1e-5)  # and a query that reaches it is found
     assert "k2 = 0.5·k0 + 0.5·k1" in answer.derivation[1]
 
 
-def test_equal_keys_share(judge):
+def test_equal_keys_share_their_weight(judge):
     keys = np.array([[1.0, 2], [1, 2], [0, 0]])
     answer = find_query(keys, select(0, 3))
     judge(answer)
@@ -74,7 +74,7 @@ def test_equal_keys_share(judge):
 
 
 def test_nearly_possible_is_reached_when_the_tolerance_allows():
-    """Equal keys get equal weights, which is 0.001 from 0.501 and 0.499, and nothing is nearer."""
+    """Equal keys get equal weights, at a distance of 0.001 from 0.501 and 0.499, and nothing is closer."""
     keys = np.array([[1.0, 2], [1, 2]])
     assert find_query(keys, [0.501, 0.499], within=0.00101).verdict == "reached"
     answer = find_query(keys, [0.501, 0.499], within=0.00099)
@@ -88,14 +88,14 @@ def test_a_tiny_weight_does_not_hide_that_the_others_are_impossible():
     assert answer.verdict == "impossible" and answer.certificate.floor == pytest.approx(0.1, rel=1e-3)
 
 
-def test_others_that_cannot_be_set_apart_but_get_next_to_nothing():
-    """On a line, 2/3 on key 0 and 1/3 on key 2 leave key 1 just 2.5e-7."""
+def test_other_keys_that_cannot_be_separated_but_get_almost_no_weight():
+    """On a line, 2/3 on key 0 and 1/3 on key 2 leave only 2.5e-7 for key 1."""
     answer = find_query([[0.0], [-2.0], [-0.09375]], [2 / 3, 0, 1 / 3])
     assert answer.verdict == "reached" and answer.method == "proportions" and answer.margin == 0
     assert answer.weights[1] == pytest.approx(2.5e-7, rel=0.1)
 
 
-def test_between_what_is_proved_and_what_is_found_nothing_is_claimed():
+def test_between_the_proved_and_the_found_bound_nothing_is_claimed():
     answer = find_query(WITH_MIDDLE, [0.4, 0.3, 0.2, 0.1], within=0.09)
     assert answer.verdict == "undecided" and answer.certificate.floor < 0.09 < answer.error
     assert "Neither reached nor proved impossible" in answer.derivation[1]
@@ -113,7 +113,7 @@ def test_scores_divided_by_the_root_of_the_width(attention):
     assert attention(scaled.query, TRIANGLE, 2**-0.5)[1] > 1 - 1.001e-6
 
 
-def test_far_from_zero_the_rounding_is_said():
+def test_far_from_zero_the_rounding_error_is_reported():
     answer = find_query(TRIANGLE + 1e11, [0.5, 0.3, 0.2])
     assert answer.verdict == "reached" and answer.rounding > 1e-6
     assert any("Subtract their mean" in line for line in answer.derivation)
@@ -137,7 +137,7 @@ def test_as_json(wanted):
         [[0, 0], [1e-12, 0], [0, 1e12], [1, 1e-6]],
     ],
 )
-def test_keys_at_very_different_distances_are_set_apart(attention, keys):
+def test_keys_at_very_different_distances_are_separated(attention, keys):
     answer = find_query(keys, select(0, len(keys)))
     assert answer.verdict == "reached"
     assert 1 - attention(answer.query, keys)[0] <= 1e-6 * (1 + 1e-9)
@@ -152,7 +152,7 @@ def test_proportions_of_keys_at_very_different_distances(attention):
 
 
 @given(st.integers(0, 10**6))
-def test_nothing_that_can_be_set_apart_is_refuted(seed):
+def test_separable_keys_are_never_refuted(seed):
     """Keys on one side of a plane through the wanted one, at distances from 1e-12 to 1e12."""
     rng = np.random.default_rng(seed)
     n, d = rng.integers(2, 10), rng.integers(1, 6)

@@ -33,7 +33,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, within: float = 1e-12) -> No
     channels=st.integers(1, 3),
     length=st.integers(1, 9),
 )
-def test_a_convolution_is_torchs(taps, centre, channels, length):
+def test_a_convolution_equals_torchs(taps, centre, channels, length):
     assume(any(taps))
     centre %= len(taps)
     x = sequence(length, channels)
@@ -45,7 +45,7 @@ def test_a_convolution_is_torchs(taps, centre, channels, length):
     assert made.worst_error(trials=4) < 1e-14
 
 
-def test_the_kernel_2_0_1_is_as_in_the_case():
+def test_the_kernel_2_0_1_of_the_case():
     """W_Q = W_K = 0, W_V = 3, biases ln 2 and 0: y_i = 2 x_{i-1} + x_{i+1}."""
     made = convolution([2, 0, 1])
     assert isinstance(made.layer, Attention)
@@ -55,7 +55,7 @@ def test_the_kernel_2_0_1_is_as_in_the_case():
     close(made(torch.tensor([[1.0], [10], [100]])), torch.tensor([[10.0], [102], [20]]), 1e-5)
 
 
-def test_without_zeros_beyond_the_ends_the_softmax_would_divide_by_less():
+def test_without_zero_padding_the_softmax_would_normalise_over_fewer_keys():
     import dataclasses
 
     made = convolution([2, 0, 1])
@@ -86,7 +86,7 @@ def test_a_shift(by):
 
 @pytest.mark.parametrize(("window", "centre"), [(1, None), (3, None), (4, 0), (4, 3), (5, 1)])
 @pytest.mark.parametrize("length", [1, 2, 8])
-def test_pooling_is_of_what_is_there(window, centre, length):
+def test_pooling_at_the_ends_is_over_existing_tokens(window, centre, length):
     x = sequence(length, 2)
     centre_at = window // 2 if centre is None else centre
     parts = [x[max(0, i - centre_at) : i - centre_at + window] for i in range(length)]
@@ -95,7 +95,7 @@ def test_pooling_is_of_what_is_there(window, centre, length):
     close(made(x), torch.stack([p.max(0).values for p in parts]), 1.00001e-4)
 
 
-def test_pooling_inside_is_torchs():
+def test_pooling_inside_equals_torchs():
     x = sequence(12, 3)
     close(mean_pool(3, channels=3)(x)[1:-1], F.avg_pool1d(x.T, 3, 1).T)
     close(max_pool(3, channels=3, within=1e-6)(x)[1:-1], F.max_pool1d(x.T, 3, 1).T, 1.00001e-6)
@@ -107,7 +107,7 @@ def test_pooling_inside_is_torchs():
     top=st.floats(-50, 50),
     scale=st.sampled_from([0.5, 1.0, 30.0]),
 )
-def test_no_input_is_worse_than_the_bound(gaps, top, scale):
+def test_no_input_exceeds_the_bound(gaps, top, scale):
     x = torch.tensor([top, *(top - gap / scale for gap in gaps)], dtype=torch.float64)
     error = float(x.max() - (x * scale).softmax(0) @ x)
     assert error <= max_pool_bound(len(x), scale) + 1e-12
@@ -121,14 +121,15 @@ def test_the_bound_is_reached(window):
     x = torch.full((window, 1), -(1 + W) / scale, dtype=torch.float64)
     x[0] = 0
     assert float(-made(x)[0, 0]) == pytest.approx(0.01, rel=1e-9)
-    assert math.log(window) >= W  # the bound one gets from the entropy alone
+    assert math.log(window) >= W  # the bound that follows from the entropy alone
 
 
 def test_the_reported_formula_fails_for_negative_inputs():
     x = torch.tensor([[2.0], [-1.0], [2.0]], dtype=torch.float64)
     reported, right = max_pool_as_reported(3, None, 100.0), max_pool(3)
     close(right(x), torch.full((3, 1), 2.0, dtype=torch.float64), 1e-3)
-    close(reported(x), torch.tensor([[2.0], [-1.0], [2.0]], dtype=torch.float64), 1e-3)  # the minimum, in the middle
+    # in the middle it gives the minimum
+    close(reported(x), torch.tensor([[2.0], [-1.0], [2.0]], dtype=torch.float64), 1e-3)
     close(reported(x.abs()), right(x.abs()), 1e-3)
     assert any("it gives −1 at position 1, where the maximum is 2" in line for line in right.derivation)
 
@@ -139,7 +140,7 @@ def test_large_and_negative_inputs():
     close(made(x), made.direct(x), 1.001e-3)
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- output and errors -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("made", [convolution([2, 0, 1]), convolution([1, -1], 0), shift(2), mean_pool(3), max_pool(3)])
@@ -149,7 +150,7 @@ def test_as_json(made):
     assert "Checked on 20 random inputs" in found["derivation"][-1]
 
 
-def test_taps_that_float32_could_not_hold():
+def test_taps_that_float32_cannot_represent():
     assert convolution([0.1, 0.2, -0.4]).worst_error() < 1e-14
     assert convolution([1e60, 1e60, 1e60])(torch.ones(1, 1, dtype=torch.float64)).item() == pytest.approx(1e60)
 
@@ -161,7 +162,7 @@ def test_a_layer_that_gives_nan_is_not_right():
     assert math.isnan(made.worst_error())
 
 
-def test_float32_comes_back_as_float32():
+def test_float32_input_gives_float32_output():
     assert mean_pool(3)(torch.randn(4, 1)).dtype == torch.float32
 
 

@@ -1,4 +1,4 @@
-"""`headway solve`, as people meet it."""
+"""`headway solve` on the command line."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ def test_the_verbs():
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_every_verb_shows_an_example_and_knows_json(solve, verb):
+def test_the_help_of_every_verb_shows_an_example_and_the_json_option(solve, verb):
     answer = solve(verb, "--help")
     assert answer.code == 0
     assert f"Example: headway solve {verb}" in answer.words
@@ -59,7 +59,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS.keys())
-def test_every_answer_as_words_as_json_and_as_a_picture(solve, tmp_path, words):
+def test_every_answer_as_text_as_json_and_as_a_picture(solve, tmp_path, words):
     said = solve(*words)
     assert said.code == 0, said.err
     found = solve(*words, "--json", "--plot", "picture.svg").json
@@ -68,7 +68,7 @@ def test_every_answer_as_words_as_json_and_as_a_picture(solve, tmp_path, words):
     assert all(line in said.out for line in lines) or "answers" in found
 
 
-def test_a_picture_beside_the_words(solve, tmp_path):
+def test_a_picture_with_the_text(solve, tmp_path):
     said = solve(*QUESTIONS["query"], "--plot", "picture.png")
     assert said.code == 0 and said.out.splitlines()[-1] == "drawn: picture.png"
     assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
@@ -98,7 +98,7 @@ def test_a_certificate(solve):
         ["fixed-layer", "--tokens", "1"],
     ],
 )
-def test_no_rounding_dust_where_nothing_is_meant(solve, words):
+def test_rounding_errors_are_shown_as_zero(solve, words):
     said = solve(*words).out
     assert "rounding" in said
     assert not any(f"e−{power}" in said for power in range(13, 20))
