@@ -1,4 +1,4 @@
-"""Arms with drawn scores, and one question about them."""
+"""Arms with random scores, and one question about them."""
 
 import json
 import math
@@ -14,12 +14,12 @@ PERPLEXITY, ACCURACY = "valid.perplexity", "valid.accuracy"
 
 
 def draw_anew() -> None:
-    """The same draws in every test, whichever came before."""
+    """The same random numbers in every test, in any order of tests."""
     RANDOM.bit_generator.state = np.random.default_rng(11).bit_generator.state
 
 
 def arm(gain=0.0, n=8, spread=0.01, level=5.0, first=0):
-    """Perplexities about e^level whose logarithm is lower by `gain`."""
+    """Perplexities around e^level, whose logarithm is lower by `gain`."""
     noise = RANDOM.normal(0, spread, size=n)
     return {first + s: math.exp(level - gain + SEEDS[first + s] + noise[s]) for s in range(n)}
 

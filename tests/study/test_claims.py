@@ -1,4 +1,4 @@
-"""What a report says is judged by verdicts and audits, and by nothing else."""
+"""Claims of a report are judged by verdicts and audits alone."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def asked(answer_of_report: str, **more) -> dict:
 
 
 def results(study: Study, values: dict[str, list[float]], sees: str | None = None, audited: bool = True) -> Results:
-    """As if these perplexities had been measured; `sees` is the arm that sees the future."""
+    """Results as if these perplexities had been measured; `sees` is the arm that sees the future."""
     runs = []
     for arm, scores in values.items():
         for seed, value in enumerate(scores):
@@ -55,7 +55,7 @@ ALIKE = {"none": [30.0, 31.0, 29.0, 30.5], "learned": [30.2, 30.8, 29.1, 30.4]}
         ("better", ALIKE, "not shown"),
     ],
 )
-def test_an_answer_is_held_against_the_verdict(workshop, said, values, status):
+def test_an_answer_is_compared_with_the_verdict(workshop, said, values, status):
     study = small_study(workshop.text, seeds=4, questions=[], claims=[asked(said)])
     (found,) = judged(study, results(study, values))
     assert found.status == status
@@ -66,15 +66,15 @@ def test_an_answer_is_held_against_the_verdict(workshop, said, values, status):
     ("values", "percent", "status"),
     [(ALIKE, 5, "holds"), (ALIKE, 0.1, "not shown"), (BETTER, 5, "does not hold"), (BETTER, 60, "holds")],
 )
-def test_no_difference_is_none_to_speak_of(workshop, values, percent, status):
+def test_no_difference_means_equivalence_within_the_margin(workshop, values, percent, status):
     claim = {**asked("no difference"), "within": percent}
     study = small_study(workshop.text, seeds=4, questions=[], claims=[claim])
     (found,) = judged(study, results(study, values))
     assert found.status == status and f"up to {percent:g} counts as no difference" in found.why
 
 
-def test_a_small_difference_does_not_refute_that_there_is_none_to_speak_of():
-    """The truth is 0.6 of the margin, and found significant in half of these studies."""
+def test_a_significant_difference_within_the_margin_does_not_refute_equivalence():
+    """The true effect is 0.6 of the margin, and significant in half of these studies."""
     question, random = Better(arm="a", than="b", on="valid.loss"), np.random.default_rng(6)
     claim = Claim.model_validate(
         {"says": "no difference", "ask": question.model_dump(), "answer": "no difference", "within": 1}
@@ -90,15 +90,15 @@ def test_a_small_difference_does_not_refute_that_there_is_none_to_speak_of():
     assert stands.count("does not hold") <= 4 and stands.count("holds") > 40
 
 
-def test_a_number_of_an_arm_that_sees_the_future_proves_nothing_good(workshop):
+def test_a_score_of_an_arm_that_sees_the_future_supports_no_claim_of_better(workshop):
     study = small_study(workshop.text, seeds=4, questions=[], claims=[asked("better"), asked("worse")])
     better, worse = judged(study, results(study, BETTER, sees="learned"))
     assert better.status == worse.status == "does not hold" and "sees the future" in better.why
     turned = {"none": BETTER["learned"], "learned": BETTER["none"]}
     better, worse = judged(study, results(study, turned, sees="learned"))
-    assert (better.status, worse.status) == ("does not hold", "holds")  # it is worse although it looks ahead
+    assert (better.status, worse.status) == ("does not hold", "holds")  # it is worse although it sees the future
     _, worse = judged(study, results(study, turned, sees="none"))
-    assert worse.status == "does not hold"  # worse than a number that is none
+    assert worse.status == "does not hold"  # worse than an invalid number
 
 
 def test_one_seed_cannot_say(workshop):
@@ -117,14 +117,14 @@ def test_an_audit_must_pass_in_every_run(workshop):
     assert unknown.status == "cannot say" and "an encoder may look ahead" in unknown.why
 
 
-def test_a_conclusion_stands_as_well_as_the_weakest(workshop):
+def test_a_conclusion_is_as_strong_as_its_weakest_claim(workshop):
     study = small_study(workshop.text, seeds=4, claims=[asked("better"), asked("worse")])
     good, bad = judged(study, results(study, BETTER))
     assert overall([good]) == "holds" and overall([good, bad]) == "does not hold"
     assert overall([good, replace(good, status="not shown")]) == "not shown"
 
 
-def test_questions_of_claims_are_asked_once(workshop):
+def test_equal_questions_of_claims_are_asked_once(workshop):
     study = small_study(workshop.text, claims=[asked("better"), asked("worse"), asked("better", on="valid.loss")])
     assert study.asked == [
         Better(arm="learned", than="none", on=PERPLEXITY),
@@ -151,7 +151,7 @@ def test_questions_of_claims_are_asked_once(workshop):
         ),
     ],
 )
-def test_claims_that_say_nothing(workshop, claim, message):
+def test_empty_claims(workshop, claim, message):
     with pytest.raises(UserError, match=message):
         small_study(workshop.text, claims=[claim])
 
@@ -161,11 +161,11 @@ def test_audits_that_do_not_exist(workshop):
         small_study(workshop.text, claims=[{"says": "x", "audit": "causalty"}])
 
 
-# --- the two questions that cases brought ----------------------------------------------------------------------------
+# --- questions that were added for cases -----------------------------------------------------------------------------
 
 
 def splits(*means: float) -> Measured:
-    """An arm whose seeds lie around these perplexities, split by split."""
+    """An arm whose perplexities on these splits have these means over seeds."""
     noise = [0.0, 0.1, -0.1, 0.05]
     return Measured({f"s{k}.perplexity": {"a": {s: m + e for s, e in enumerate(noise)}} for k, m in enumerate(means)})
 
@@ -183,14 +183,14 @@ def test_scores_in_order(means, outcome):
     assert "s0 10" in found.sentence
 
 
-def test_higher_is_better_where_it_is():
+def test_orders_of_scores_where_higher_is_better():
     scores = {"train.accuracy": {"a": {0: 0.9, 1: 0.91}}, "test.accuracy": {"a": {0: 0.6, 1: 0.62}}}
     (found,) = analyse([Ordered(arm="a", scores=list(scores))], Measured(scores))
     assert found.outcome == "in order"
     assert "train is ahead of test by 29.5 [" in found.sentence
 
 
-def test_who_is_behind_is_said_so_and_scores_of_one_split_have_their_whole_names():
+def test_what_is_behind_is_named_and_scores_of_one_split_have_their_full_names():
     scores = {"test.accuracy_unseen": {"a": {0: 0.5, 1: 0.51}}, "test.accuracy_seen": {"a": {0: 0.9, 1: 0.912}}}
     (found,) = analyse([Ordered(arm="a", scores=list(scores))], Measured(scores))
     assert found.sentence.startswith("not in order: test.accuracy_unseen 0.5050, test.accuracy_seen 0.9060; ")
@@ -198,8 +198,8 @@ def test_who_is_behind_is_said_so_and_scores_of_one_split_have_their_whole_names
     assert "] points of accuracy, 2 seeds" in found.sentence
 
 
-def test_an_order_that_is_not_significant_among_other_questions_says_so():
-    """Alone it would be one: the interval leaves zero out."""
+def test_an_order_not_significant_after_correction_is_reported_as_such():
+    """On its own it would be significant: the interval excludes zero."""
     scores = {
         "train.accuracy": {"a": {0: 0.70, 1: 0.72, 2: 0.735}},
         "test.accuracy": {"a": {0: 0.6, 1: 0.665, 2: 0.62}},
@@ -211,7 +211,7 @@ def test_an_order_that_is_not_significant_among_other_questions_says_so():
     assert among.outcome == "not distinguishable" and "after correcting for 4 questions" in among.sentence
 
 
-def test_better_than_a_cheap_method():
+def test_better_than_a_baseline():
     values = {"test.accuracy": {"a": {0: 0.70, 1: 0.72, 2: 0.71}}}
     cheap = {"test.accuracy": {"bag of words": 0.60, "majority": 0.711}}
     questions = [Better(arm="a", than=method, on="test.accuracy") for method in ("bag of words", "majority")]
@@ -220,7 +220,7 @@ def test_better_than_a_cheap_method():
     assert level.outcome == "not distinguishable"
 
 
-def test_orders_of_unlike_scores_are_refused(workshop):
+def test_orders_of_different_metrics_are_refused(workshop):
     with pytest.raises(UserError, match="expected different scores of one kind"):
         order = {"kind": "ordered", "arm": "none", "scores": ["valid.loss", "valid.accuracy"]}
         small_study(workshop.text, questions=[order])

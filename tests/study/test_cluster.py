@@ -1,4 +1,4 @@
-"""A Ray cluster: two nodes on this machine, one of which dies."""
+"""Studies on a Ray cluster: two nodes on this machine, one of which dies."""
 
 import os
 import socket
@@ -35,19 +35,19 @@ def cache(workshop, monkeypatch):
 # --- without a cluster -----------------------------------------------------------------------------------------------
 
 
-def test_places_on_a_cluster_have_names(workshop):
+def test_addresses_of_clusters_are_parsed(workshop):
     study = small_study(workshop.text)
     assert executor_named("ray", 2, study) == Ray(None, 2)
     assert executor_named("ray://head:10001", None, study) == Ray("ray://head:10001")
 
 
 @pytest.mark.parametrize("address", ["ray://", "ray://head", "ray://head:port", "ray://head:99999"])
-def test_what_is_no_address_is_said_at_once(address):
+def test_an_invalid_address_is_refused_immediately(address):
     with pytest.raises(UserError, match="is no cluster address; expected ray://HOST:PORT"):
         cluster._check_reachable(address)
 
 
-def test_nobody_at_an_address_is_one_message(workshop, tmp_path):
+def test_an_address_without_a_cluster_is_one_message(workshop, tmp_path):
     pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -57,13 +57,13 @@ def test_nobody_at_an_address_is_one_message(workshop, tmp_path):
     assert not list((tmp_path / "x" / "runs").iterdir())
 
 
-def test_without_ray_it_is_said_what_to_install(workshop, tmp_path, monkeypatch):
+def test_without_ray_the_message_says_what_to_install(workshop, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'headway\[cluster\]'"):
         execute(small_study(workshop.text), tmp_path / "x", Ray())
 
 
-def test_populations_are_shared_out_over_gpus_and_runs_over_cores(workshop):
+def test_populations_are_distributed_over_gpus_and_runs_over_cores(workshop):
     arms = {"slow": ["training.optimizer.learning_rate=1e-4"], "fast": [], "wide": ["model.width=32"]}
     runs = small_study(workshop.text, arms=arms, questions=[], seeds=5).runs()
     assert [len(parcel) for parcel in populations_for(runs, gpus=0)] == [1] * 15
@@ -71,7 +71,7 @@ def test_populations_are_shared_out_over_gpus_and_runs_over_cores(workshop):
     assert [run.name for parcel in populations_for(runs, gpus=3) for run in parcel] == [run.name for run in runs]
 
 
-def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
+def test_a_population_is_returned_as_complete_run_folders(workshop, tmp_path):
     runs = small_study(workshop.text).runs()[:2]
     orders = [order_for(run) for run in runs]
     for run, found in zip(runs, train_there(orders), strict=True):
@@ -85,8 +85,8 @@ def test_a_population_comes_back_as_whole_run_folders(workshop, tmp_path):
         assert snapshot(tmp_path / "again") == snapshot(tmp_path / run.name)
 
 
-def test_warnings_come_back_with_the_runs(workshop, monkeypatch):
-    """On the cluster nobody sees them."""
+def test_warnings_are_returned_with_the_runs(workshop, monkeypatch):
+    """On the cluster nobody would see them."""
     runs = small_study(workshop.text).runs()[:2]
     train = population.train
 
@@ -102,7 +102,7 @@ def test_warnings_come_back_with_the_runs(workshop, monkeypatch):
     assert "folder" in first and "folder" in second
 
 
-def test_what_fails_there_is_told_with_its_reason(workshop):
+def test_remote_failures_are_reported_with_their_reason(workshop):
     (run, *_) = small_study(workshop.text).runs()
     tree = run.recipe.model_dump(mode="json")
     tree["data"]["path"] = "/nowhere/at-all.txt"
@@ -110,8 +110,8 @@ def test_what_fails_there_is_told_with_its_reason(workshop):
     assert "/nowhere/at-all.txt" in found["failed"] and "Traceback" in found["details"]
 
 
-def test_ray_is_never_called_where_somebodys_modules_may_lie(tmp_path, monkeypatch):
-    """It puts that folder first on the path of its workers."""
+def test_ray_never_starts_in_a_folder_that_may_contain_modules(tmp_path, monkeypatch):
+    """Ray puts that folder first on the path of its workers."""
     (tmp_path / "yaml.py").write_text("raise SystemExit('run')")
     monkeypatch.chdir(tmp_path)
     called: list[list[str]] = []
@@ -127,7 +127,7 @@ def test_ray_is_never_called_where_somebodys_modules_may_lie(tmp_path, monkeypat
     assert called == [[], ["yaml.py"]]
 
 
-def test_files_are_looked_for_where_the_study_was_started(workshop, tmp_path, monkeypatch):
+def test_paths_are_relative_to_where_the_study_was_started(workshop, tmp_path, monkeypatch):
     (run, *_) = small_study(workshop.text).runs()
     tree = run.recipe.model_dump(mode="json")
     tree["data"]["path"] = "own.txt"
@@ -143,7 +143,7 @@ def test_files_are_looked_for_where_the_study_was_started(workshop, tmp_path, mo
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_workers_run_nothing_that_lies_in_the_current_folder(workshop, tmp_path: Path, monkeypatch):
+def test_workers_import_nothing_from_the_current_folder(workshop, tmp_path: Path, monkeypatch):
     pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
     for module in ("yaml", "safetensors", "optuna", "headway"):
         (tmp_path / f"{module}.py").write_text(
@@ -157,7 +157,7 @@ def test_workers_run_nothing_that_lies_in_the_current_folder(workshop, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_study_outlives_one_of_two_nodes(workshop, tmp_path: Path):
+def test_a_study_survives_the_loss_of_one_of_two_nodes(workshop, tmp_path: Path):
     pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
     from ray.cluster_utils import Cluster
 
@@ -169,7 +169,7 @@ def test_a_study_outlives_one_of_two_nodes(workshop, tmp_path: Path):
         told = Told()
 
         def kill(event):
-            """When the first run has come back, a node dies, and whatever is under way on it."""
+            """When the first run has been returned, a node dies, with whatever it is training."""
             if isinstance(event, Ended) and len(told.of_kind(Ended)) == 1:
                 nodes.remove_node(doomed, allow_graceful=False)
 
@@ -186,7 +186,7 @@ def test_a_study_outlives_one_of_two_nodes(workshop, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_is_reached_from_outside_by_its_address(workshop, tmp_path: Path):
-    """ray://: as a machine that is no part of the cluster."""
+    """With ray://, from a machine outside of the cluster."""
     pytest.importorskip("ray", reason="the extra 'cluster' is not installed")
     pytest.importorskip("grpc", reason="ray's client is not installed")
     from ray.cluster_utils import Cluster
@@ -197,12 +197,12 @@ def test_a_cluster_is_reached_from_outside_by_its_address(workshop, tmp_path: Pa
     arguments = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
     nodes = Cluster(initialize_head=True, head_node_args=arguments)
     try:
-        _wait_for(port)  # it listens to those outside a little later than it is there
+        _wait_for(port)  # it accepts clients slightly later than it starts
         for _ in range(3):
             try:
                 outcome = execute(small_study(workshop.text), tmp_path / "x", Ray(f"ray://127.0.0.1:{port}"))
                 break
-            except UserError as error:  # Ray's own server for clients has a fixed port, and finds it taken now and then
+            except UserError as error:  # Ray's server for clients has a fixed port, which may be taken
                 assert "Starting Ray client server failed" in str(error)
         assert (outcome.done, outcome.failed) == (4, {})
     finally:

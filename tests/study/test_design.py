@@ -1,4 +1,4 @@
-"""A study is strict: what it says is what is trained, and what it cannot mean is refused with the place."""
+"""Study files are strict: what is trained is exactly what they say, and mistakes are reported with their place."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def refused(path: Path) -> str:
     return str(error.value)
 
 
-# --- what follows from a study ---------------------------------------------------------------------------------------
+# --- expanding a study -----------------------------------------------------------------------------------------------
 
 
 def test_every_arm_is_trained_with_every_seed(study_file):
@@ -68,7 +68,7 @@ def test_factors_are_crossed_and_pairs_vary_together(study_file):
     assert study.recipes["rotary-base-500.64-2"].model.positions.base == 500  # pyright: ignore
 
 
-def test_from_python_it_is_the_same_study(study_file):
+def test_a_study_made_in_python_is_the_same(study_file):
     made = Study(
         title="Which?",
         base="demo",  # pyright: ignore[reportArgumentType]
@@ -79,20 +79,20 @@ def test_from_python_it_is_the_same_study(study_file):
     assert made == load_study(study_file(ARMS))
 
 
-def test_a_base_is_looked_for_beside_the_study(study_file, workshop, monkeypatch, tmp_path):
+def test_the_base_is_relative_to_the_study(study_file, workshop, monkeypatch, tmp_path):
     (tmp_path / "mine.yaml").write_text(workshop.recipe.read_text("utf-8"), "utf-8")
     monkeypatch.chdir("/")
     assert load_study(study_file(ARMS.replace("demo", "mine.yaml"))).base == recipes.load(str(workshop.recipe))
 
 
-def test_budgets_change_nothing_but_the_duration(study_file):
+def test_budgets_change_only_the_duration(study_file):
     study = load_study(study_file(ARMS))
     runs = study.runs({"shift": 77})
     assert str(runs[0].recipe.training.duration) == "300 steps"
     assert runs[3].recipe == study.runs()[3].recipe.with_changes(["training.duration=77 steps"])
 
 
-def test_what_is_written_down_is_the_same_study(workshop):
+def test_a_study_round_trips_through_its_file(workshop):
     study = small_study(workshop.text, seeds=[3, 5], title="1e-3", changes=["training.clip=null"])
     tree, _ = read_tree(written(study), "study.yaml")
     assert Study.model_validate(tree) == study
@@ -100,7 +100,7 @@ def test_what_is_written_down_is_the_same_study(workshop):
 
 
 @given(st.recursive(st.one_of(st.booleans(), st.integers(), st.floats(-1e6, 1e6), st.text(max_size=9)), st.lists))
-def test_a_value_goes_into_a_change_and_comes_out_the_same(value):
+def test_a_value_round_trips_through_a_change(value):
     (changes,) = Factor(key="model.x", values=[value]).levels().values()
     assert read_value(changes[0].removeprefix("model.x=")) == value
     assert "/" not in label(value) and label(value)
@@ -113,10 +113,10 @@ def test_levels_may_have_names(study_file):
         assert list(wrong.problems())
 
 
-# --- what cannot be meant --------------------------------------------------------------------------------------------
+# --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def test_everything_wrong_is_said_at_once_with_its_line(study_file):
+def test_all_mistakes_are_reported_at_once_with_their_lines(study_file):
     wrong = ARMS.replace("demo", "dmo").replace("seeds: 3", "seed: 3").replace("shift,", "shift, x: 1,")
     text = refused(study_file(wrong))
     assert "study.yaml: 3 things are wrong" in text
@@ -172,11 +172,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG.items())
-def test_a_mistake_is_named_where_it_stands(study_file, text, message):
+def test_a_mistake_is_reported_with_its_place(study_file, text, message):
     assert message in refused(study_file(f"title: x\nbase: demo\n{text}\n"))
 
 
-def test_a_mistake_in_a_base_that_is_written_out(study_file):
+def test_a_mistake_in_an_inline_base(study_file):
     rest = "\narms: {a: []}\n"
     text = refused(study_file("title: x\nbase: {model: {widht: 3}}" + rest))
     assert "study.yaml:2: base.model.widht: unknown key; did you mean 'width'?" in text
@@ -184,7 +184,7 @@ def test_a_mistake_in_a_base_that_is_written_out(study_file):
     assert "base.model.width, base.model.mixer.heads: " in text
 
 
-def test_a_study_that_is_not_there(tmp_path, study_file):
+def test_a_missing_study(tmp_path, study_file):
     study_file(ARMS)
     assert "did you mean" in refused(tmp_path / "studi.yaml")
     with pytest.raises(UserError, match="there is no study 'x'"):
@@ -194,7 +194,7 @@ def test_a_study_that_is_not_there(tmp_path, study_file):
 # --- data ------------------------------------------------------------------------------------------------------------
 
 
-def test_arms_that_differ_in_data_as_well_are_refused(study_file):
+def test_arms_that_differ_in_data_and_something_else_are_refused(study_file):
     arms = "arms: {a: [], b: [data.tokenizer=word, model.positions=alibi]}"
     message = "arms.b: it differs from 'a' in data (data.tokenizer.kind"
     assert message in refused(study_file(f"title: x\nbase: demo\n{arms}\n"))
@@ -202,7 +202,7 @@ def test_arms_that_differ_in_data_as_well_are_refused(study_file):
     assert "make them two factors" in refused(study_file(f"title: x\nbase: demo\n{mixed}\n"))
 
 
-def test_arms_that_differ_in_data_alone_are_allowed_and_it_is_said(study_file):
+def test_arms_that_differ_only_in_data_are_allowed_with_a_warning(study_file):
     for what in (
         "arms: {a: [], b: [data.tokenizer=word]}",
         "factors: {t: {key: data.tokenizer, values: [char, word]}, p: {key: model.positions, values: [none, alibi]}}",
@@ -211,7 +211,7 @@ def test_arms_that_differ_in_data_alone_are_allowed_and_it_is_said(study_file):
         assert "do not read the same data" in warning and "data.tokenizer.kind" in warning
 
 
-def test_how_text_is_read_is_not_the_text(study_file):
+def test_the_segment_length_is_no_difference_in_data(study_file):
     pairs = "factors: {bptt: {keys: [data.segment, model.context], values: [[16, 64], [32, 32]]}}"
     assert load_study(study_file(f"title: x\nbase: demo\n{pairs}\n")).warnings() == []
 

@@ -1,4 +1,4 @@
-"""Studies are carried out: whole, after every kind of death, without doing anything twice."""
+"""Running studies: completely, after every kind of crash, and without repeating work."""
 
 import errno
 import json
@@ -38,7 +38,7 @@ def cache(workshop, monkeypatch):
 
 
 def stamps(folder: Path) -> dict[str, tuple[int, int]]:
-    """Which files these are, and when they were last written."""
+    """The inode and modification time of every file."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
@@ -66,7 +66,7 @@ def test_every_run_is_trained_once(workshop, tmp_path):
     assert StudyFolder(folder).study == study
 
 
-def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(workshop, tmp_path, monkeypatch):
+def test_a_population_that_runs_out_of_memory_is_split_which_is_logged(workshop, tmp_path, monkeypatch):
     train = population.train
 
     def filled(recipes, *rest):
@@ -81,19 +81,19 @@ def test_a_population_that_fills_the_memory_is_split_and_the_log_says_so(worksho
     assert log.count("none.seed-0 …: out of memory: continuing with 2 replicas at a time") == 1
 
 
-def test_a_disk_that_is_full_is_said_without_names_of_classes(workshop, tmp_path, monkeypatch):
+def test_a_full_disk_is_a_plain_message(workshop, tmp_path, monkeypatch):
     error = OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
     monkeypatch.setattr(population, "train", lambda *given: (_ for _ in ()).throw(error))
     outcome = execute(small_study(workshop.text), tmp_path / "full", InProcess())
     assert {how.reason for how in outcome.failed.values()} == {"No space left on device (metrics.jsonl)"}
 
 
-def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):
+def test_only_unfinished_runs_are_trained(workshop, tmp_path):
     study = small_study(workshop.text, seeds=3)
     execute(study, tmp_path / "whole", InProcess())
     shutil.copytree(tmp_path / "whole", tmp_path / "torn")
     runs = tmp_path / "torn" / "runs"
-    shutil.rmtree(runs / "none.seed-1")  # never begun
+    shutil.rmtree(runs / "none.seed-1")  # never started
     (runs / "learned.seed-0" / "scores.json").unlink()  # killed before it was scored
     for name in ("none.seed-2", "learned.seed-1"):  # killed at step 2
         for path in (runs / name / "checkpoints").glob("step-00000004"):
@@ -111,10 +111,10 @@ def test_what_is_done_is_not_done_again_and_the_rest_is(workshop, tmp_path):
         assert row == pytest.approx(whole[arm], rel=1e-5)
 
 
-def test_one_that_diverges_or_cannot_be_trained_does_not_stop_the_others(workshop, tmp_path):
+def test_a_run_that_diverges_or_fails_does_not_stop_the_others(workshop, tmp_path):
     arms = {"wild": ["training.optimizer.learning_rate=1e30", "training.clip=null"], "tame": []}
     study = small_study(workshop.text, arms=arms, questions=[])
-    (tmp_path / "runs" / "tame.seed-1").mkdir(parents=True)  # in the way
+    (tmp_path / "runs" / "tame.seed-1").mkdir(parents=True)  # a folder that blocks the run's
     (tmp_path / "study.yaml").write_text(written(study), "utf-8")
     outcome = execute(study, tmp_path, Pool(1))
     assert list(outcome.failed) == ["tame.seed-1"] and "is not a run folder" in str(outcome.failed["tame.seed-1"])
@@ -124,13 +124,13 @@ def test_one_that_diverges_or_cannot_be_trained_does_not_stop_the_others(worksho
     assert missing["wild.seed-0"].is_diverged
     assert missing["tame.seed-1"] == outcome.failed["tame.seed-1"]
     assert values(tmp_path)["tame"].keys() == {0}
-    # The cause is removed; the same study goes on, and the failure is forgotten.
+    # With the cause removed, the same study continues, and the failure is deleted.
     (tmp_path / "runs" / "tame.seed-1").rmdir()
     outcome = execute(study, tmp_path, InProcess())
     assert (outcome.done, outcome.failed) == (4, {})
 
 
-def test_populations_are_packed_to_what_the_device_holds(workshop, tmp_path, monkeypatch):
+def test_populations_are_packed_to_fit_the_device(workshop, tmp_path, monkeypatch):
     sizes = []
     monkeypatch.setattr(population, "capacity", lambda recipes, wanted: Capacity(min(2, wanted), "two fit"))
     plain = population.train
@@ -140,7 +140,7 @@ def test_populations_are_packed_to_what_the_device_holds(workshop, tmp_path, mon
     assert sizes == [2, 2, 2]
 
 
-def test_a_population_that_fails_is_reported_and_the_next_one_goes_on(workshop, tmp_path, monkeypatch):
+def test_a_population_that_fails_is_reported_and_the_next_one_is_trained(workshop, tmp_path, monkeypatch):
     plain = population.train
 
     def sometimes(recipes, *rest):
@@ -160,7 +160,7 @@ def test_a_population_that_fails_is_reported_and_the_next_one_goes_on(workshop, 
 # --- the folder ------------------------------------------------------------------------------------------------------
 
 
-def test_a_study_that_changed_says_what_and_offers_a_name(workshop, tmp_path):
+def test_a_changed_study_is_refused_with_the_change_and_a_new_name(workshop, tmp_path):
     folder = tmp_path / "fusion"
     execute(small_study(workshop.text), folder, InProcess())
     before = stamps(folder)
@@ -188,7 +188,7 @@ def test_a_second_process_on_one_study_is_refused(workshop, tmp_path):
     assert execute(study, tmp_path / "one", InProcess()).done == 4
 
 
-def test_budgets_are_fixed_when_the_study_begins(workshop, tmp_path, monkeypatch):
+def test_budgets_are_fixed_when_the_study_starts(workshop, tmp_path, monkeypatch):
     from headway.study.execution import execute as executing
 
     monkeypatch.setattr(executing, "budgets", lambda study, sizes: {"none": 4, "learned": 3})
@@ -201,11 +201,11 @@ def test_budgets_are_fixed_when_the_study_begins(workshop, tmp_path, monkeypatch
     assert steps == {"none.seed-0": 4, "none.seed-1": 4, "learned.seed-0": 3, "learned.seed-1": 3}
 
 
-def test_a_place_has_a_name(workshop):
+def test_places_to_run_are_parsed(workshop):
     study = small_study(workshop.text)
     assert executor_named("here", None, study) == InProcess() and executor_named("pool", 3, study) == Pool(3)
     assert executor_named(None, 3, study) == Pool(3)
-    for alone in ("here", "ray://head:10001"):  # nobody would hear of them
+    for alone in ("here", "ray://head:10001"):  # the number would be ignored there
         with pytest.raises(UserError, match=r"--on here uses one process, not 3|leave --workers out"):
             executor_named(alone, 3, study)
     with pytest.raises(UserError, match="there is no executor 'hre'; did you mean 'here'"):
@@ -221,7 +221,7 @@ def slow_study(text: Path) -> Study:
     return small_study(text, arms=arms, questions=[], seeds=1)
 
 
-def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
+def test_a_killed_worker_loses_only_its_run(workshop, tmp_path):
     def kill(event: Event) -> None:
         if isinstance(event, Stepped) and (name := event.of[0]).startswith("endless"):
             os.kill(int((tmp_path / "x" / "runs" / name / "lock").read_text()), signal.SIGKILL)
@@ -230,7 +230,7 @@ def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
     outcome = execute(study, tmp_path / "x", Pool(1), [told, kill])
     assert outcome.failed.keys() == {"endless.seed-0"}
     assert str(outcome.failed["endless.seed-0"]).startswith("its process was killed by SIGKILL")
-    assert outcome.done == 1 and not outcome.interrupted  # by another, which took its place
+    assert outcome.done == 1 and not outcome.interrupted  # on another worker, which replaced it
     assert [event.status.state for event in told.of_kind(Ended) if event.of == ("short.seed-0",)] == [State.FINISHED]
     written_down = [event for event in read_events(tmp_path / "x") if isinstance(event, Opened | Ended | Closed)]
     assert written_down == [event for event in told.events if isinstance(event, Opened | Ended | Closed)]
@@ -239,7 +239,7 @@ def test_a_killed_worker_takes_only_its_run_with_it(workshop, tmp_path):
 
 
 class OneByOne:
-    """Each run alone, as a worker trains it, but here."""
+    """Trains each run alone, as a worker does, but in this process."""
 
     def train(self, runs: Sequence[PlannedRun], log: Log) -> bool:
         return any(InProcess().train([run], log) for run in runs)
@@ -248,7 +248,7 @@ class OneByOne:
 LONGER = ["training.duration=150 steps", "training.checkpoint_every=10 steps", "training.evaluate_every=75 steps"]
 
 
-def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(forge, workshop, tmp_path):
+def test_a_study_killed_in_the_middle_is_resumed_and_gives_the_same_results(forge, workshop, tmp_path):
     study = small_study(workshop.text, changes=LONGER)
     (tmp_path / "study.yaml").write_text(written(study), "utf-8")
     runs = tmp_path / "studies" / "study" / "runs"
@@ -272,7 +272,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_end(forge, workshop, t
 
 
 def wait_for_death(pid: int) -> None:
-    """A worker whose study is gone goes too."""
+    """A worker whose study is gone exits too."""
     for _ in range(400):
         try:
             os.kill(pid, 0)
@@ -282,7 +282,7 @@ def wait_for_death(pid: int) -> None:
     pytest.fail("the worker lives on")
 
 
-def test_ctrl_c_stops_politely_and_says_how_to_go_on(forge, workshop, tmp_path):
+def test_ctrl_c_stops_cleanly_and_says_how_to_resume(forge, workshop, tmp_path):
     (tmp_path / "study.yaml").write_text(written(slow_study(workshop.text)), "utf-8")
     run = tmp_path / "studies" / "study" / "runs" / "endless.seed-0"
     child = forge.at(tmp_path).start("study", "run", "study.yaml", "--workers", "1")
@@ -295,7 +295,7 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(forge, workshop, tmp_path):
     assert not (tmp_path / "studies" / "study" / "failures").exists()
 
 
-def test_progress_is_told_in_lines(capsys):
+def test_progress_is_printed_in_lines(capsys):
     lines = BoardLines()
     lines(Opened(of=("x",), arm_of={"a.seed-0": "a", "a.seed-1": "a", "b.seed-0": "b"}, done=["a.seed-0"]))
     lines(Ended(of=("a.seed-1",), status=Status(State.FINISHED)))
@@ -305,8 +305,8 @@ def test_progress_is_told_in_lines(capsys):
     assert said[1] == "b.seed-0: its process was killed  (2 of 3 runs, 1 failed)"
 
 
-@pytest.mark.slow  # of every process that Headway starts, tests/core/test_environment.py says it
-def test_what_lies_in_the_current_folder_is_not_run_by_workers(workshop, tmp_path, monkeypatch):
+@pytest.mark.slow  # tests/core/test_environment.py checks the same for every process that Headway starts
+def test_workers_import_nothing_from_the_current_folder(workshop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     for module in ("yaml", "torch", "safetensors"):
@@ -315,7 +315,7 @@ def test_what_lies_in_the_current_folder_is_not_run_by_workers(workshop, tmp_pat
     assert outcome.done == 1 and not Path("ran").exists()
 
 
-def test_a_damaged_run_is_named_and_the_others_go_on(workshop, tmp_path):
+def test_a_damaged_run_is_named_and_the_others_are_trained(workshop, tmp_path):
     study = small_study(workshop.text, seeds=2)
     execute(study, tmp_path / "study", InProcess())
     runs = tmp_path / "study" / "runs"

@@ -1,4 +1,4 @@
-"""Ladders: arms from sizes and budgets, what is refused, what a run of one comes to."""
+"""Ladders of model sizes and budgets: their arms, what is refused, and the points they produce."""
 
 import csv
 import math
@@ -31,7 +31,7 @@ def study(**more) -> Study:
     return Study.model_validate({"title": "t", "base": "demo", "ladder": {"rungs": RUNGS, **SHAPE}, "seeds": 2, **more})
 
 
-def test_every_size_at_every_budget_is_an_arm_with_its_own_rate():
+def test_every_size_and_budget_is_an_arm_with_its_own_learning_rate():
     found = study()
     widths = {"1e9": (8, 12, 16, 20), "4e9": (8, 12, 16, 24)}
     assert [arm.name for arm in found.arms] == [f"{budget}.{width}" for budget in widths for width in widths[budget]]
@@ -42,7 +42,7 @@ def test_every_size_at_every_budget_is_an_arm_with_its_own_rate():
     assert found.recipes["1e9.8"].training.optimizer.learning_rate == rate
 
 
-def test_families_climb_the_same_ladder():
+def test_families_have_the_same_sizes_and_budgets():
     families = {"attention": [], "lstm": ["model.mixer=lstm", "model.positions=none"]}
     found = study(ladder={"rungs": RUNGS, **SHAPE, "families": families})
     assert len(found.arms) == 16
@@ -50,7 +50,7 @@ def test_families_climb_the_same_ladder():
     assert found.arms[0].levels == {"family": "attention", "budget": "1e9", "width": "8"}
 
 
-def test_seeds_see_the_same_batches_at_every_size():
+def test_a_seed_reads_the_same_batches_at_every_size():
     from headway.study.execution.plan import Sizes
 
     found, sizes = study(), Sizes()
@@ -71,24 +71,24 @@ def test_seeds_see_the_same_batches_at_every_size():
         ({"rungs": [{"flops": -1, "widths": [8]}, RUNGS[1]]}, "flops"),
     ],
 )
-def test_ladders_that_cannot_be_meant(ladder, words):
+def test_impossible_ladders(ladder, words):
     assert words in complaint(ladder)
 
 
-def test_a_study_has_one_way_to_its_arms():
+def test_a_study_defines_its_arms_in_one_way_only():
     ladder = {"rungs": RUNGS, **SHAPE}
     assert "both are given" in complaint(ladder, arms={"a": []})
     assert "has its own budgets" in complaint(ladder, equal="flops")
 
 
-# --- laid out for budgets --------------------------------------------------------------------------------------------
+# --- sizes chosen for budgets ----------------------------------------------------------------------------------------
 
 
 def by_ratio(climb):
     return climb.by_ratio(20)
 
 
-def test_sizes_are_laid_around_what_is_thought_best():
+def test_sizes_are_placed_around_the_expected_optimum():
     from headway.recipe.recipe import load
 
     base = load("demo", ["model.context=16"])
@@ -101,7 +101,7 @@ def test_sizes_are_laid_around_what_is_thought_best():
     assert any("span only a factor of 3.3" in doubt for doubt in doubts(check_ladder(found, by_ratio)))
 
 
-def test_budgets_whose_best_size_lies_outside_are_refused():
+def test_budgets_whose_best_size_is_outside_the_range_are_refused():
     from headway.recipe.recipe import load
 
     base = load("demo", ["model.context=16"])
@@ -111,7 +111,7 @@ def test_budgets_whose_best_size_lies_outside_are_refused():
         lay_out(base, [3e10, 1e12], 5, 2, by_ratio, widths=[8, 12, 16, 24, 32], width_per_layer=16, head_width=4)
 
 
-def test_data_that_repeat_are_counted():
+def test_repeated_data_is_counted():
     from headway.recipe.recipe import load
 
     base = load("demo", ["model.context=16"])
@@ -125,10 +125,10 @@ def test_data_that_repeat_are_counted():
     assert "more than once" in told and "more than 4 times" in told
 
 
-# --- climbed ---------------------------------------------------------------------------------------------------------
+# --- training a ladder -----------------------------------------------------------------------------------------------
 
 
-def test_the_standard_error_is_that_of_pieces():
+def test_the_standard_error_is_computed_from_pieces():
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def test_the_standard_error_is_that_of_pieces():
     assert math.isnan(standard_error(None))
 
 
-def test_a_ladder_is_trained_as_a_study_and_leaves_points(workshop, tmp_path, monkeypatch):
+def test_a_ladder_is_trained_as_a_study_and_gives_points(workshop, tmp_path, monkeypatch):
     from headway.study.conclude import conclude
     from headway.study.execution.execute import execute
     from headway.study.execution.in_process import InProcess

@@ -1,4 +1,4 @@
-"""Shorter segments and single sentences of a finished run, against scores taken one by one."""
+"""Measures of a finished run, in shorter segments and on single sentences, compared with scores computed one by one."""
 
 import math
 
@@ -37,7 +37,7 @@ def task(workshop):
     return tasks.load_for(workshop.run)
 
 
-def test_segments_are_the_split_read_in_pieces(model, task):
+def test_segments_are_consecutive_parts_of_the_split(model, task):
     found = {score.name: score for score in Segments(lengths=[16, 4], tokens=100).scores(model, task)}
     assert list(found) == ["valid-16.loss", "valid-16.perplexity", "valid-4.loss", "valid-4.perplexity"]
     ids = torch.as_tensor(task.data.split("valid").ids[:101]).long()
@@ -48,7 +48,9 @@ def test_segments_are_the_split_read_in_pieces(model, task):
     assert "segment 4, stride 4" in found["valid-4.perplexity"].label
 
 
-def test_sliding_windows_move_by_a_quarter_and_the_report_says_what_early_tokens_cost(workshop, tmp_path, monkeypatch):
+def test_sliding_windows_move_by_a_quarter_and_the_report_shows_the_cost_of_early_tokens(
+    workshop, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     lengths = {"lengths": [16, 8], "tokens": 100}
     measures = [{"kind": "segments", **lengths}, {"kind": "sliding", **lengths}]
@@ -70,8 +72,8 @@ def test_sliding_windows_move_by_a_quarter_and_the_report_says_what_early_tokens
     assert drawn.picture.count("stroke-dasharray:6 4") == 2 and "--curve-3" not in drawn.picture  # a colour per arm
 
 
-def test_a_state_is_carried_over_the_same_tokens_by_arms_that_have_one(workshop, tmp_path, monkeypatch):
-    """And segments may be longer than any of training, where positions do not end."""
+def test_arms_with_a_state_carry_it_over_the_same_tokens(workshop, tmp_path, monkeypatch):
+    """Segments may be longer than in training if positions are not limited."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     lengths = {"lengths": [40], "tokens": 90}
     measures = [{"kind": "segments", **lengths}, {"kind": "carried", **lengths}]
@@ -92,7 +94,7 @@ def test_a_state_is_carried_over_the_same_tokens_by_arms_that_have_one(workshop,
     assert "90 tokens · segment 40, state carried" in results.label("valid-40-carried.perplexity")
 
 
-def test_sentences_are_read_alone(model, task):
+def test_sentences_are_scored_separately(model, task):
     measure = Sentences(split="train", count=12, shortest=10, longest=80)
     texts = sentences_in(task, measure)
     (stop,) = task.data.tokenizer.encode(".").ids.tolist()
@@ -104,10 +106,10 @@ def test_sentences_are_read_alone(model, task):
     assert found["sentences.perplexity"] == pytest.approx(math.exp(nats.mean().item()), rel=1e-5)
     assert set(found) == {f"{s}.{q}" for s in ("sentences", "scrambled", "joined") for q in ("loss", "perplexity")}
     again = {score.name: score.value for score in measure.scores(model, task)}
-    assert again == found  # the order of scrambled tokens is always the same one
+    assert again == found  # scrambled tokens always have the same order
 
 
-def test_measures_of_a_study_are_taken_once_and_can_be_asked_about(workshop, tmp_path, monkeypatch):
+def test_measures_of_a_study_are_computed_once_and_can_be_used_in_questions(workshop, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     asked = {"kind": "better", "arm": "learned", "than": "none", "on": "sentences.perplexity"}
     study = small_study(workshop.text, measures=MEASURES, questions=[asked])
@@ -116,7 +118,7 @@ def test_measures_of_a_study_are_taken_once_and_can_be_asked_about(workshop, tmp
     files = sorted((tmp_path / "m" / "runs").glob(f"*/{FILE}"))
     before = [file.stat().st_mtime_ns for file in files]
     assert len(files) == 4 and len(measured_scores(files[0].parent, study.measures)) == 10
-    assert measured_scores(files[0].parent, study.measures[:1]) == {}, "other measures than these"
+    assert measured_scores(files[0].parent, study.measures[:1]) == {}, "these are other measures"
     measure_all(tmp_path / "m")
     assert [file.stat().st_mtime_ns for file in files] == before
     results = read_results(tmp_path / "m")
@@ -126,7 +128,7 @@ def test_measures_of_a_study_are_taken_once_and_can_be_asked_about(workshop, tmp
     assert read_results(tmp_path / "m").table("sentences.perplexity") == results.table("sentences.perplexity")
 
 
-def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_path, monkeypatch):
+def test_other_measures_of_the_same_runs_may_be_added_later(workshop, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text), tmp_path / "m", InProcess())
     more = small_study(workshop.text, measures=[{"kind": "segments", "lengths": [2]}])
@@ -143,7 +145,7 @@ def test_other_measures_of_the_same_runs_may_be_asked_for_later(workshop, tmp_pa
         ({"kind": "sentences", "shortest": 2, "longest": 4}, "has 0 sentences of 2 to 4 tokens that end in '.'"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_training(workshop, monkeypatch, measure, message):
+def test_impossible_measures_are_refused_before_training(workshop, monkeypatch, measure, message):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     with pytest.raises(UserError, match=message):
         check_scores(small_study(workshop.text, measures=[measure]), Sizes())
@@ -165,15 +167,15 @@ def test_what_cannot_be_measured_is_refused_before_training(workshop, monkeypatc
         ),
     ],
 )
-def test_what_no_run_will_have_is_refused_before_training(workshop, monkeypatch, question, message):
-    """Found after training, it would cost all of it: what is asked is part of a study."""
+def test_questions_about_unknown_scores_are_refused_before_training(workshop, monkeypatch, question, message):
+    """Found only after training, the mistake would waste all of it, because questions are part of a study."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     measures = [{"kind": "segments", "lengths": [8]}]
     with pytest.raises(UserError, match=message):
         check_scores(small_study(workshop.text, measures=measures, questions=[question]), Sizes())
 
 
-def test_a_bag_of_words_may_be_asked_about_rows_it_has_not_seen_and_others_may_not(tmp_path):
+def test_of_baselines_only_a_bag_of_words_is_scored_on_unseen_rows(tmp_path):
     rows = "".join(f"{'good' if k % 2 else 'bad'} {k % 9}\t{k % 2}\n" for k in range(60))
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
     data = ["data.source=files", f"data.path={tmp_path / 'rows.tsv'}", "data.tokenizer=word"]
@@ -189,6 +191,6 @@ def test_a_bag_of_words_may_be_asked_about_rows_it_has_not_seen_and_others_may_n
         check("majority")
 
 
-def test_lengths_that_are_none(workshop):
+def test_invalid_lengths(workshop):
     with pytest.raises(UserError, match=r"measures.0.lengths: expected different lengths of at least 1, not \[4, 4\]"):
         small_study(workshop.text, measures=[{"kind": "segments", "lengths": [4, 4]}])

@@ -1,4 +1,4 @@
-"""The paired bootstrap as a question of a study: for other sentences and other seeds."""
+"""The question answered by the paired bootstrap: does the result hold for other sentences and other seeds?"""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ASKED = PairedBootstrap(arm="a", than="b", on="test.bleu")
 
 
 def system(rng, rate: np.ndarray, spread: float, seeds: int) -> dict[int, np.ndarray]:
-    """Counts of sentences that are right at this rate, each seed a little more or less so."""
+    """Counts of correct sentences at this rate, slightly different for each seed."""
     found, lengths = {}, 6 + np.arange(len(rate)) % 10
     for seed in range(seeds):
         mine = np.clip(rate + spread * rng.standard_normal(), 0.05, 0.95)
@@ -26,7 +26,7 @@ def system(rng, rate: np.ndarray, spread: float, seeds: int) -> dict[int, np.nda
 
 
 def answered(a: float, b: float, taste: float = 0.0, seeds: int = 4, rows: int = 200, question=ASKED):
-    """`taste`: by how much some sentences are for a, and others for b, at every seed."""
+    """`taste`: how much some sentences favour a, and others b, with every seed."""
     rng = np.random.default_rng(0)
     easy, other = rng.normal(0, 0.1, rows), rng.normal(0, taste, rows)
     counts = {"a": system(rng, a + easy + other, 0.01, seeds), "b": system(rng, b + easy, 0.01, seeds)}
@@ -36,7 +36,7 @@ def answered(a: float, b: float, taste: float = 0.0, seeds: int = 4, rows: int =
     return verdict, values
 
 
-def test_a_clear_lead_is_better_and_says_over_what():
+def test_a_clear_lead_is_better_and_names_the_population():
     verdict, values = answered(0.8, 0.65)
     means = [np.mean(list(values[arm].values())) for arm in "ab"]
     assert verdict.outcome == "better" and verdict.effect == pytest.approx(means[0] - means[1])
@@ -46,7 +46,7 @@ def test_a_clear_lead_is_better_and_says_over_what():
     assert back.outcome == "worse" and back.effect < 0
 
 
-def test_it_claims_less_than_seeds_alone_where_there_are_few_sentences():
+def test_with_few_sentences_its_interval_is_wider_than_over_seeds_alone():
     alone, _ = answered(0.72, 0.66, 0.2, seeds=6, rows=40, question=Better(arm="a", than="b", on="test.bleu"))
     both, _ = answered(0.72, 0.66, 0.2, seeds=6, rows=40)
     width = [verdict.interval[1] - verdict.interval[0] for verdict in (alone, both)]
@@ -54,7 +54,7 @@ def test_it_claims_less_than_seeds_alone_where_there_are_few_sentences():
     assert both.bootstrap is not None and both.bootstrap != alone.bootstrap
 
 
-def test_one_seed_says_which_of_two_models_leads_and_nothing_of_the_arms():
+def test_one_seed_compares_two_models_and_not_the_arms():
     verdict, _ = answered(0.8, 0.65, seeds=1)
     assert verdict.outcome == "cannot say" and verdict.p is None
     assert "for these two models, a leads b by" in verdict.sentence and "p < " in verdict.sentence.replace(
@@ -62,7 +62,7 @@ def test_one_seed_says_which_of_two_models_leads_and_nothing_of_the_arms():
     )
 
 
-def test_without_what_is_kept_it_cannot_say():
+def test_without_stored_rows_it_cannot_say():
     values = {"a": {0: 30.0, 1: 31.0}, "b": {0: 28.0, 1: 29.5}}
     (verdict,) = analyse([ASKED], Measured({"test.bleu": values}), lambda arm, on: {})
     assert verdict.outcome == "cannot say" and "were not stored" in verdict.sentence
@@ -80,7 +80,7 @@ def test_without_what_is_kept_it_cannot_say():
         ({"arm": "a", "than": "c", "on": "valid.bleu"}, "there is no arm 'c'"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(question, message):
+def test_impossible_questions_are_refused(question, message):
     tree = {
         "title": "Which?",
         "base": {"data": {"kind": "pairs", "source": "pig-latin"}, "model": {"kind": "encoder-decoder"}},

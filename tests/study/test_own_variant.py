@@ -1,4 +1,4 @@
-"""The example of docs/own-variant.md, as it stands there: documented, audited, trained, studied, with a report."""
+"""The example of docs/own-variant.md, exactly as on the page: documented, audited, trained, studied, reported."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def bench(workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The two files of the page, for a smaller recipe and fewer seeds."""
+    """The two files of the page, with a smaller recipe and fewer seeds."""
     monkeypatch.chdir(tmp_path)
     Path("my_attention.py").write_text(block("python"))
     small = f"base: {workshop.recipe}\nchanges: [training.duration=4 steps, training.schedule.warmup=1 step]"
@@ -32,7 +32,7 @@ def bench(workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plugins.use()
 
 
-def test_it_is_as_short_as_it_says():
+def test_it_is_as_short_as_stated():
     assert len([line for line in block("python").splitlines() if line.strip()]) <= 30
 
 
@@ -48,7 +48,7 @@ def test_its_keys_are_documented_and_every_audit_of_a_fresh_model_passes(bench, 
 
 
 @pytest.mark.parametrize("executor", ["here", "pool"])
-def test_it_is_studied_against_the_standard_one_with_a_report(bench, command_line, executor: str):
+def test_it_is_compared_with_the_standard_one_in_a_study_with_a_report(bench, command_line, executor: str):
     answer = command_line("study", "run", "gaussian.yaml", "--on", executor, "--workers", "1", "--json")
     assert answer.code == 0, answer.err
     home = bench / "studies" / "gaussian"
@@ -59,7 +59,7 @@ def test_it_is_studied_against_the_standard_one_with_a_report(bench, command_lin
     assert "finished" in json.dumps(status)
 
 
-def test_a_study_folder_is_not_run_unasked_nor_continued_with_other_code(bench, command_line):
+def test_code_of_a_study_folder_is_not_run_without_consent_nor_replaced(bench, command_line):
     assert command_line("study", "run", "gaussian.yaml", "--on", "here", "--json").code == 0
     changed = block("python").replace("-0.5", "-0.7")
     Path("my_attention.py").write_text(changed)

@@ -1,4 +1,4 @@
-"""Reports and maps as people see them: on a telephone, a tablet and a desk, in the dark and on paper; in a browser."""
+"""Reports and maps in a browser: on a phone, a tablet and a desktop, in dark mode and on paper."""
 
 import shutil
 from pathlib import Path
@@ -33,7 +33,7 @@ MEASURE = """() => {
     marks: [...document.querySelectorAll('.mark span')].map(e => box(e).height),
   };
 }"""
-"""What is wider than the screen and cannot be scrolled to, cells that nobody can read, rows that never end."""
+"""Elements wider than the screen without scrolling, cells too narrow to read, and very tall rows."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
 
 
 def crowded_report() -> str:
-    """Sixty arms of long names, eight seeds, two thousand classes, and everything a report can have."""
+    """Sixty arms with long names, eight seeds, two thousand classes, and everything a report can show."""
     arms = [f"arm-{k:02d}.{LONG if k % 5 == 0 else 'short'}" for k in range(60)]
     columns = ["arm", "valid.perplexity_per_word", "test.perplexity_per_word", "parameters", "seeds"]
     row = ["1,234.5 [1,200.1, 1,270.9]", "1,250.5 [1,210.1, 1,290.9]", "12,345,678", "8"]
@@ -109,7 +109,7 @@ def curves(home: Path) -> str:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 500, 768, 1280])
 @pytest.mark.parametrize("name", ["report", "maps", "curves"])
-def test_nothing_is_cut_off_and_every_table_can_be_read(browser, pages, name, width, scheme):
+def test_nothing_is_cut_off_and_every_table_is_readable(browser, pages, name, width, scheme):
     if scheme == "dark" and (name == "maps" or width == 500):
         pytest.skip("white in every theme, or measured at other widths")
     with browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme) as tab:
@@ -117,8 +117,8 @@ def test_nothing_is_cut_off_and_every_table_can_be_read(browser, pages, name, wi
         found = tab.evaluate(MEASURE)
         assert found["wide"] == []
         assert found["thin"] == []
-        assert found["tallest"] < 700  # a letter a line was 4,391 pixels
-        assert all(height < 24 for height in found["marks"])  # “better” stands on one line
+        assert found["tallest"] < 700  # with one letter per line it was 4,391 pixels
+        assert all(height < 24 for height in found["marks"])  # “better” is on one line
         ink, paper = (
             tab.evaluate(f"getComputedStyle(document.{e}).{p}")
             for e, p in (("body", "color"), ("documentElement", "backgroundColor"))
@@ -131,8 +131,8 @@ def brightness(colour: str) -> float:
 
 
 def test_on_paper_no_page_is_half_empty(browser, pages):
-    """A page's worth of paper, by the height of what is on it: few pages more than that are cut where they must be."""
-    with browser.new_page(viewport={"width": 665, "height": 985}) as tab:  # A4 within its margins
+    """The number of pages must be little more than the height of the contents requires."""
+    with browser.new_page(viewport={"width": 665, "height": 985}) as tab:  # A4 without its margins
         tab.goto(pages["report"].as_uri())
         tab.emulate_media(media="print")
         height = tab.evaluate("document.documentElement.scrollHeight")

@@ -1,4 +1,4 @@
-"""What a study would take, and the budgets that make its arms equal."""
+"""The cost of a study, and the budgets that make its arms comparable."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_a_plan_counts_runs_populations_and_costs(workshop):
     assert found.as_json()["runs"][0] == "slow.seed-0"
 
 
-def test_steps_come_from_epochs_and_tokens_too(workshop):
+def test_durations_in_epochs_and_tokens_become_steps(workshop):
     study = small_study(workshop.text, arms={"a": []}, questions=[], changes=["training.duration=1k tokens"])
     assert plan(study, Workforce(1)).arms["a"].steps == 16
 
@@ -46,7 +46,7 @@ def total(study, what: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("equal", "what"), [("tokens", "tokens_per_step"), ("flops", "flops_per_step")])
-def test_arms_spend_what_the_first_one_does(workshop, equal, what):
+def test_arms_get_the_budget_of_the_first_one(workshop, equal, what):
     changes = ["training.duration=500 steps"]
     study = small_study(workshop.text, arms=SIZES, questions=[], equal=equal, changes=changes)
     spent = total(study, what)
@@ -56,7 +56,7 @@ def test_arms_spend_what_the_first_one_does(workshop, equal, what):
     assert steps["small"] == 500 and len(set(steps.values())) > 1
 
 
-def test_equal_steps_where_epochs_would_differ(workshop):
+def test_arms_get_equal_steps_where_epochs_differ(workshop):
     arms = {"small": [], "large": ["training.batch=8"]}
     study = small_study(workshop.text, arms=arms, questions=[], equal="steps", changes=["training.duration=1 epoch"])
     steps = budgets(study, Sizes())
@@ -72,7 +72,7 @@ def test_equal_seconds_are_measured(workshop, monkeypatch):
     assert budgets(study, Sizes()) == {"small": 4, "wide": 1}
 
 
-def test_budgets_that_were_fixed_are_kept(workshop):
+def test_fixed_budgets_are_kept(workshop):
     study = small_study(workshop.text, equal="seconds")
     assert plan(study, Workforce(1), {"none": 7, "learned": 9}).arms["learned"].steps == 9
 
@@ -88,13 +88,13 @@ def test_training_that_ends_in_the_warm_up_is_warned_about(workshop):
     assert any("in the warm-up of 2 steps" in warning for warning in plan(study, Workforce(1)).warnings)
 
 
-def test_threads_are_as_they_were(workshop):
+def test_the_number_of_threads_is_restored(workshop):
     before = torch.get_num_threads()
     plan(small_study(workshop.text), Workforce(1))
     assert torch.get_num_threads() == before
 
 
-def test_runs_of_one_shape_are_those_a_population_takes(workshop):
+def test_runs_of_one_shape_can_form_a_population(workshop):
     from headway.experiment.assembly import check_population
 
     arms = {"a": [], "b": ["model.dropout=0.2"], "c": ["model.layers=2"], "d": ["training.optimizer.weight_decay=0.2"]}
@@ -104,7 +104,7 @@ def test_runs_of_one_shape_are_those_a_population_takes(workshop):
         check_population([run.recipe for run in group])
 
 
-def test_those_go_on_together_that_stand_at_the_same_step(workshop, tmp_path):
+def test_runs_at_the_same_step_are_resumed_together(workshop, tmp_path):
     runs = small_study(workshop.text, arms={"a": []}, questions=[], seeds=6).runs()
     saved = {0: [2, 4], 1: [2, 4], 2: [4, 6], 3: [3], 4: []}
     for seed, steps in saved.items():

@@ -1,4 +1,4 @@
-"""What a plan counts without building anything is what the built model has."""
+"""The sizes in a plan, which are counted without building models, equal those of the built models."""
 
 import pytest
 
@@ -14,9 +14,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("changes", SHAPES, ids=str)
-def test_counted_is_built(changes, monkeypatch):
+def test_counted_sizes_equal_those_of_the_built_model(changes, monkeypatch):
     recipe = load("demo", [*LM, *changes])
-    monkeypatch.setattr("headway.nn.seeding.random.generator", None)  # no number may be drawn for it
+    monkeypatch.setattr("headway.nn.seeding.random.generator", None)  # building it must draw no random numbers
     found = Sizes().of(recipe)
     monkeypatch.undo()
     model = Sizes().task(recipe).build([0], "cpu")

@@ -1,4 +1,4 @@
-"""What seeds can show is said before they are trained, from earlier ones, and as surely as those know it."""
+"""What seeds can show is estimated before training from earlier runs, with an interval."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ def asking(workshop, seeds=8, **question):
     return small_study(workshop.text, seeds=seeds, questions=[asked])
 
 
-def test_what_is_said_holds_95_times_in_100_and_is_found_8_times_in_10(workshop):
+def test_the_interval_covers_95_times_in_100_and_the_effect_has_80_percent_power(workshop):
     study, random, spread = asking(workshop), np.random.default_rng(0), 0.1
     critical = stats.t.ppf(0.975, 7)
     truth = next(
@@ -44,7 +44,7 @@ def test_what_is_said_holds_95_times_in_100_and_is_found_8_times_in_10(workshop)
     assert np.sqrt(np.mean(np.square(effects))) == pytest.approx(truth, rel=0.04)
 
 
-def test_more_seeds_show_more_and_a_study_open_to_looks_less(workshop):
+def test_more_seeds_show_smaller_effects_and_optional_stopping_larger_ones(workshop):
     values = np.random.default_rng(1).normal(3, 0.1, (2, 8))
 
     def effect(study):
@@ -54,7 +54,7 @@ def test_more_seeds_show_more_and_a_study_open_to_looks_less(workshop):
     assert effect(asking(workshop).model_copy(update={"looks": "any"})) > effect(asking(workshop))
 
 
-def test_of_what_was_never_measured_nothing_is_known(workshop):
+def test_without_earlier_scores_nothing_is_estimated(workshop):
     study = asking(workshop)
     other = pilot(study, np.random.default_rng(2).normal(3, 0.1, (2, 8)))
     other.score_names = ["test.loss"]
@@ -65,7 +65,7 @@ def test_of_what_was_never_measured_nothing_is_known(workshop):
     assert "shows nothing" in what_seeds_can_show(asking(workshop, 1), [])[0].sentence
 
 
-def test_every_kind_of_question_is_spoken_of(workshop):
+def test_every_kind_of_question_is_covered(workshop):
     factors = {
         "positions": {"key": "model.positions", "values": ["none", "learned"]},
         "width": {"key": "model.width", "values": [16, 32]},

@@ -1,4 +1,4 @@
-"""What was measured is read from run folders alone."""
+"""Results are read from run folders alone."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from headway.study.verdicts.analyse import analyse
 
 
 def stub(folder: Path, value: float, status: str = "finished", **facts) -> Path:
-    """A run folder as training leaves it, without the training."""
+    """A run folder as left by training, made without training."""
     folder.mkdir(parents=True)
     write_json(folder / "run.json", {"status": status, "step": 4, "seconds": 2.0, **facts})
     score = {"value": value if math.isfinite(value) else None, "label": "perplexity, whole"}
@@ -55,7 +55,7 @@ def test_values_by_arm_and_seed_with_facts_and_audits(home):
     json.dumps(found.as_json(), allow_nan=False)
 
 
-def test_runs_that_have_not_ended_well_are_listed_with_the_reason(home):
+def test_unfinished_runs_are_listed_with_the_reason(home):
     stub(home.runs / "none.seed-0", math.nan, status="diverged at step 3: the loss is no longer a finite number")
     stub(home.runs / "none.seed-1", 9.0, status="interrupted at step 2")
     (stub(home.runs / "none.seed-2", 9.0) / "scores.json").unlink()  # killed before it was scored
@@ -88,7 +88,7 @@ def test_results_are_evidence_for_verdicts(home):
     assert "learned" in verdict.sentence and verdict.seeds == 3
 
 
-def test_a_score_nobody_has_gets_the_nearest(home):
+def test_an_unknown_score_gets_the_nearest_name(home):
     stub(home.runs / "none.seed-0", 9.0)
     with pytest.raises(UserError, match=r"has the score 'valid.perplexit'; did you mean 'valid.perplexity'\?"):
         read_results(home.path).table("valid.perplexit")
@@ -124,7 +124,9 @@ def test_five_hundred_runs_are_read_in_a_moment(workshop, tmp_path):
 
 
 @pytest.mark.parametrize(("watched", "looks"), [("[valid]", 1), ("[valid, test]", 1 + 2), ("[test]", 1 + 2)])
-def test_evaluations_while_training_are_looks_at_test_and_said(workshop, tmp_path, monkeypatch, watched, looks):
+def test_evaluations_during_training_count_as_looks_at_test_and_are_reported(
+    workshop, tmp_path, monkeypatch, watched, looks
+):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text(workshop.text.read_text("utf-8"), "utf-8")

@@ -1,4 +1,4 @@
-"""Runs that another study has made are not made again, and only those."""
+"""Runs of another study are reused, if and only if they are the same."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ SCORE = "valid.perplexity"
 
 @pytest.fixture
 def trained(monkeypatch) -> list[str]:
-    """The names of runs that are trained, as they are."""
+    """The names of runs that are trained, in order."""
     names: list[str] = []
     train = population.train
 
@@ -42,14 +42,14 @@ def trained(monkeypatch) -> list[str]:
 
 @pytest.fixture
 def first(workshop, tmp_path, monkeypatch, trained) -> Path:
-    """A study of two arms with two seeds, carried out."""
+    """A finished study of two arms with two seeds."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text, seeds=2), tmp_path / "first", InProcess())
     trained.clear()
     return tmp_path / "first"
 
 
-def test_more_seeds_are_trained_and_no_others(workshop, tmp_path, first, trained):
+def test_only_additional_seeds_are_trained(workshop, tmp_path, first, trained):
     study, folder = small_study(workshop.text, seeds=3), tmp_path / "second"
     outcome = execute(study, folder, InProcess(), reuse=[first])
     assert (outcome.done, sorted(trained)) == (6, ["learned.seed-2", "none.seed-2"])
@@ -72,9 +72,9 @@ def test_seeds_added_after_a_look_are_remembered_through_any_number_of_studies(w
     for folder, seeds, reused in ((one, 2, first), (three, 3, one), (four, 4, three), (fresh, [4, 5], four)):
         execute(small_study(workshop.text, seeds=seeds, **asks), folder, InProcess(), reuse=[reused])
         conclude(folder)
-        conclude(folder)  # the same again is no new look
+        conclude(folder)  # reporting again is no new look
         if folder == one:
-            (one / "looks.json").unlink()  # as if from before looks were noted
+            (one / "looks.json").unlink()  # as if from before looks were recorded
     seen = [(look.study, len(look.seeds)) for look in StudyFolder(four).looks()]
     assert seen == [("one", 2), ("three", 3), ("four", 4)]
     found = {folder: conclude(folder).verdicts[0] for folder in (one, three, four, fresh)}
@@ -93,15 +93,15 @@ def test_an_arm_may_have_another_name(workshop, tmp_path, first, trained):
 
 
 @pytest.mark.parametrize("spoilt", ["headway", "recipe_hash", "corpus", "status"])
-def test_what_is_not_the_same_is_trained(workshop, tmp_path, first, trained, spoilt: str):
-    """Of another version, another recipe, another text; or not to its end."""
+def test_runs_that_differ_are_trained(workshop, tmp_path, first, trained, spoilt: str):
+    """Of another version, another recipe or another text; or unfinished."""
     path = first / "runs" / "none.seed-0" / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), spoilt: "started"}))
     execute(small_study(workshop.text, seeds=2), tmp_path / "second", InProcess(), reuse=[first])
     assert trained == ["none.seed-0"]
 
 
-def test_what_was_begun_here_goes_on_here(workshop, tmp_path, first, trained):
+def test_runs_started_in_this_study_are_continued_here(workshop, tmp_path, first, trained):
     study = small_study(workshop.text, seeds=2)
     execute(study, tmp_path / "second", InProcess(), reuse=[first])
     path = tmp_path / "second" / "runs" / "none.seed-0"
@@ -110,8 +110,8 @@ def test_what_was_begun_here_goes_on_here(workshop, tmp_path, first, trained):
     assert trained == ["none.seed-0"] and (path / "scores.json").exists()
 
 
-def test_only_what_is_whole_is_taken_over(workshop, tmp_path, first, trained):
-    """What another process is copying into that study just now bears a name with a dot, and comes first in the list."""
+def test_only_complete_runs_are_reused(workshop, tmp_path, first, trained):
+    """A folder that another process is just copying has a name with a dot, and is listed first."""
     half = first / "runs" / ".none.seed-0.1.partial"
     shutil.copytree(first / "runs" / "none.seed-0", half)
     shutil.rmtree(half / "checkpoints")
@@ -122,8 +122,8 @@ def test_only_what_is_whole_is_taken_over(workshop, tmp_path, first, trained):
     assert "skipping learned.seed-0: " in (tmp_path / "second" / "log.txt").read_text("utf-8")
 
 
-def test_who_was_killed_while_copying_copies_again(workshop, tmp_path, first, trained):
-    """Half of a run does not have its name yet, and is gone when the study goes on."""
+def test_after_a_kill_while_copying_runs_are_copied_again(workshop, tmp_path, first, trained):
+    """An incomplete copy has a temporary name, and is removed when the study continues."""
     half = tmp_path / "second" / "runs" / f".none.seed-0.{os.getpid()}.partial"
     half.mkdir(parents=True)
     shutil.copy(first / "runs" / "none.seed-0" / "run.json", half)
@@ -131,8 +131,8 @@ def test_who_was_killed_while_copying_copies_again(workshop, tmp_path, first, tr
     assert outcome.done == 4 and not trained and not half.exists()
 
 
-def test_an_archive_that_nobody_may_change_can_be_reused(workshop, tmp_path, first, trained):
-    """Its permissions are not copied; nor are links, whose far end may go away."""
+def test_a_read_only_study_can_be_reused(workshop, tmp_path, first, trained):
+    """Its permissions are not copied; nor are links, whose targets may disappear."""
     run = first / "runs" / "none.seed-0"
     (run / "checkpoints").rename(tmp_path / "elsewhere")
     (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
@@ -144,7 +144,7 @@ def test_an_archive_that_nobody_may_change_can_be_reused(workshop, tmp_path, fir
     assert all(path.stat().st_mode & stat.S_IWUSR for path in [copy, *copy.rglob("*")])
 
 
-def test_a_disk_that_fills_is_said_of_the_new_folder(workshop, tmp_path, first, monkeypatch):
+def test_a_full_disk_is_reported_for_the_new_folder(workshop, tmp_path, first, monkeypatch):
     def full(old, new, length):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -155,14 +155,14 @@ def test_a_disk_that_fills_is_said_of_the_new_folder(workshop, tmp_path, first, 
     assert not [*(tmp_path / "second" / "runs").iterdir()]
 
 
-def test_what_failed_here_and_is_taken_over_has_not_failed(workshop, tmp_path, first):
+def test_a_reused_run_removes_its_earlier_failure(workshop, tmp_path, first):
     study, home = small_study(workshop.text, seeds=2), StudyFolder(tmp_path / "second")
     with home.taken(study):
         home.note_failure("none.seed-0", Status(State.FAILED, reason="its process died"))
     assert execute(study, home.path, InProcess(), reuse=[first]).failed == {}
 
 
-def test_several_studies_are_asked_in_turn_and_only_for_what_is_left(workshop, tmp_path, first, trained):
+def test_several_studies_are_searched_in_turn_for_missing_runs(workshop, tmp_path, first, trained):
     study, folder = small_study(workshop.text, seeds=2), tmp_path / "second"
     execute(small_study(workshop.text, seeds=3), tmp_path / "three", InProcess(), reuse=[first])
     trained.clear()
@@ -173,11 +173,11 @@ def test_several_studies_are_asked_in_turn_and_only_for_what_is_left(workshop, t
     assert said == [f"4 of 6 runs reused from {first}", f"2 of 2 runs reused from {tmp_path / 'three'}"]
     fourth = tmp_path / "fourth"
     execute(study, fourth, InProcess(), reuse=[folder])
-    assert open_run("none.seed-1", fourth / "runs").facts["taken_from"] == str(first), "the study that made it"
+    assert open_run("none.seed-1", fourth / "runs").facts["taken_from"] == str(first), "the study that trained it"
 
 
-def test_measured_steps_are_taken_over_too(workshop, tmp_path, trained, monkeypatch):
-    """Seconds are never measured twice the same."""
+def test_measured_budgets_are_reused_too(workshop, tmp_path, trained, monkeypatch):
+    """Measured seconds are never the same twice."""
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     measured = iter([3, 5, 5])
     monkeypatch.setattr("headway.study.execution.execute.budgets", lambda *_: {"none": 4, "learned": next(measured)})
@@ -187,14 +187,14 @@ def test_measured_steps_are_taken_over_too(workshop, tmp_path, trained, monkeypa
     execute(more, tmp_path / "second", InProcess(), reuse=[tmp_path / "first"])
     assert sorted(trained) == ["learned.seed-2", "none.seed-2"]
     assert {run.steps for run in read_results(tmp_path / "second").of("learned")} == {3}
-    trained.clear()  # in another order: the budget is that of another arm
+    trained.clear()  # in another order, the budget is that of another arm
     arms = {"learned": [], "none": ["model.positions=none"]}
     turned = small_study(workshop.text, equal="seconds", arms=arms)
     execute(turned, tmp_path / "other", InProcess(), reuse=[tmp_path / "first"])
     assert sorted(trained) == ["learned.seed-0", "learned.seed-1"]
 
 
-def test_what_the_other_study_measured_besides_is_not_asked_here(workshop, tmp_path, first):
+def test_additional_measures_of_the_other_study_are_ignored(workshop, tmp_path, first):
     measures = [{"kind": "segments", "lengths": [4]}]
     measuring = tmp_path / "measuring"
     execute(small_study(workshop.text, measures=measures), measuring, InProcess(), reuse=[first])
@@ -205,7 +205,7 @@ def test_what_the_other_study_measured_besides_is_not_asked_here(workshop, tmp_p
 
 
 def test_the_report_names_the_command_that_made_this_study(workshop, tmp_path, first):
-    """And the devices, where another study's runs come from another."""
+    """And the devices, if runs of another study were made on a different one."""
     for folder in (first / "runs").iterdir():
         path = folder / "environment.json"
         made = {**json.loads(path.read_text("utf-8")), "command": ["headway", "first"], "device": "cuda:0 (a GPU)"}

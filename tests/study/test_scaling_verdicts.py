@@ -1,4 +1,4 @@
-"""Questions about ladders: planted laws, and the answers that follow from them."""
+"""Questions about ladders: simulated laws, and the answers that follow from them."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def answer(question, laws, **more):
     return found
 
 
-def test_a_steeper_law_is_told_from_another_and_not_from_itself(laws):
+def test_a_steeper_law_is_distinguished_and_a_law_is_not_from_itself(laws):
     found = answer(Steeper(family="steep", than="plain"), laws)
     true = 0.5 * 0.45 / 0.95 - 0.34 * 0.28 / 0.62
     assert found.outcome == "better" and found.interval is not None and found.p is not None
@@ -73,7 +73,7 @@ def test_compute_for_the_same_loss(laws):
     assert never.outcome == "cannot say" and "never gets there" in never.sentence
 
 
-def test_the_size_that_somebody_gave(laws):
+def test_the_optimal_size_given_in_a_claim(laws):
     true = float(optimum(LAW.row, Cost(), 3e14)[0])
     right, wrong = (BestSize(family="plain", flops=3e14, parameters=n) for n in (true, 2 * true))
     found = answer(right, laws)
@@ -89,7 +89,7 @@ def test_the_size_that_somebody_gave(laws):
     assert far.outcome == "cannot say" and "not usable: 1e+19 FLOPs are a factor of 1e+04 beyond" in far.sentence
 
 
-def test_what_stands_in_the_way(laws):
+def test_reasons_why_it_cannot_say(laws):
     seer = {"plain.1e13.8": Circumstances({"family": "plain"}, failed_audits={"causality": "it looks ahead"})}
     found = answer(Steeper(family="steep", than="plain"), laws, arms=seer)
     assert found.outcome == "not comparable" and "sees the future" in found.sentence
@@ -118,7 +118,7 @@ LADDER = {"rungs": [{"flops": f, "widths": [8, 12, 16, 20]} for f in (1e9, 4e9)]
         ({"kind": "best-size", "flops": -1, "parameters": 1e6}, "flops"),
     ],
 )
-def test_questions_that_cannot_be_meant(question, words):
+def test_impossible_questions(question, words):
     from headway.core.validation import validated
 
     families = {"a": [], "b": ["model.mixer.heads=1"]}
@@ -127,7 +127,7 @@ def test_questions_that_cannot_be_meant(question, words):
         validated(Study, tree, "study", lambda key: "")
 
 
-def test_ladders_alone_are_asked_for_laws():
+def test_questions_about_laws_need_a_ladder():
     from headway.core.validation import validated
 
     question = {"kind": "best-size", "flops": 1e9, "parameters": 1e4}

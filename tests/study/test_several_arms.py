@@ -17,7 +17,7 @@ def the_same_draws_in_any_order():
     draw_anew()
 
 
-def test_the_best_arm_and_those_that_cannot_be_told_from_it():
+def test_the_best_arm_and_those_not_distinguishable_from_it():
     table = {"a": arm(0.2), "b": arm(), "c": arm(0.201), "d": arm(-0.1)}
     verdict = ask(Best(), table)
     assert set(verdict.arms) == {"a", "c"} and verdict.outcome == "not distinguishable"
@@ -29,7 +29,7 @@ def test_the_best_arm_and_those_that_cannot_be_told_from_it():
     assert alone.sentence.startswith("a is best of 3: better than the closest, b, by")
 
 
-def test_the_intervals_of_picked_pairs_are_wider():
+def test_the_intervals_of_selected_pairs_are_wider():
     table = {name: arm(gain) for name, gain in {"a": 0.02, "b": 0.0, "c": -0.1, "d": -0.2}.items()}
     picked, asked = ask(Best(), table), ask(Better(arm="a", than="b"), table)
     assert picked.effect == pytest.approx(asked.effect)
@@ -37,28 +37,28 @@ def test_the_intervals_of_picked_pairs_are_wider():
     assert picked.p == pytest.approx(1.5 * asked.p)
 
 
-def test_three_seeds_are_enough_for_what_is_plain():
+def test_three_seeds_are_enough_for_a_large_effect():
     """Six arms, and one twice as good as any other."""
     table = {"a": arm(0.7, n=3), **{name: arm(n=3) for name in "bcdef"}}
     verdict = ask(Best(), table)
     assert verdict.arms == ("a",) and verdict.outcome == "best" and verdict.interval[0] > 0
 
 
-def test_who_comes_closest_is_who_can_least_be_told_from_the_best():
-    """Which need not be the next by its mean: b is behind by little, always; c by more, and varies."""
+def test_the_closest_arm_is_the_least_distinguishable_from_the_best():
+    """This need not be the second by its mean: b is always slightly behind, c is further behind but varies."""
     table = {"a": {0: 10.0, 1: 10.1, 2: 9.9}, "b": {0: 10.5, 1: 10.6, 2: 10.41}, "c": {0: 9.0, 1: 16.0, 2: 12.0}}
     verdict = ask(Best(), table)
     assert verdict.arms == ("a", "c") and "ahead of c by" in verdict.sentence and verdict.interval[0] < 0
 
 
-def test_seeds_that_are_lost_do_not_turn_the_order_of_a_pair_round():
-    """On the seeds that all share a is best; on those that a and b share, b is."""
+def test_lost_seeds_of_other_arms_do_not_reverse_a_pair():
+    """On the seeds that all arms share a is best; on those that a and b share, b is."""
     table = {"a": {0: 1.0, 1: 1.01, 2: 9.0, 3: 9.1}, "b": {0: 1.5, 1: 1.52, 2: 2.0, 3: 2.1}, "c": {0: 3.0, 1: 3.1}}
     verdict = ask(Best(), table, {"c": Circumstances(lost=dict.fromkeys([2, 3], Status(State.FAILED)))})
     assert "b" in verdict.arms and "behind b" in verdict.sentence
 
 
-def test_effects_beyond_all_doubt_are_no_division_by_zero():
+def test_effects_without_spread_do_not_divide_by_zero():
     table = {
         name: {seed: gain + seed * 1e-9 * k for seed in range(32)}
         for k, (name, gain) in enumerate({"a": 1.0, "b": 2.0, "c": 3.0}.items())
@@ -66,7 +66,7 @@ def test_effects_beyond_all_doubt_are_no_division_by_zero():
     assert ask(Best(on="valid.loss"), table).outcome == "best"
 
 
-def test_who_diverged_sees_the_future_or_has_one_seed_is_out_of_the_running():
+def test_arms_that_diverged_see_the_future_or_have_one_seed_are_excluded():
     about = {"seer": Circumstances(failed_audits={"causality": "…"})}
     table = {"a": arm(0.1), "b": arm(), "seer": arm(0.5), "broken": arm(0.9) | {1: math.nan}, "single": arm(0.9, n=1)}
     verdict = ask(Best(), table, about)
@@ -84,7 +84,7 @@ DEPENDS = Depends(effect="positions", on_factor="size")
 
 
 def test_the_same_ratio_at_every_size_is_no_interaction():
-    """Although 5 % of 148 and 5 % of 55 are different differences: perplexities are compared as ratios."""
+    """Although 5 % of 148 and 5 % of 55 are different differences, because perplexities are compared as ratios."""
     verdict = ask(DEPENDS, *grid([[0, 0], [0.05, 0.05]]))
     assert verdict.outcome == "not distinguishable" and "these seeds could detect" in verdict.sentence
 
@@ -97,7 +97,7 @@ def test_an_effect_that_depends_is_shown_at_both_places(sign):
     assert "p0 → p1" in verdict.sentence and "at s0" in verdict.sentence and "at s1" in verdict.sentence
 
 
-def test_larger_grids_go_by_their_plainest_difference():
+def test_larger_grids_are_judged_by_their_most_significant_difference():
     table, about = grid([[0, 0], [0.05, 0.05], [0.05, 0.2]])
     verdict = ask(DEPENDS, table, about)
     logs = {name: np.array([math.log(values[seed]) for seed in range(8)]) for name, values in table.items()}
@@ -112,7 +112,7 @@ PAIRS = [(0, 1), (0, 2), (1, 2)]
 
 
 @pytest.mark.parametrize("levels", [2, 3])
-def test_whether_it_depends_and_the_interval_are_one_answer(levels):
+def test_whether_it_depends_agrees_with_the_interval(levels):
     random = np.random.default_rng(levels)
     about = {
         f"{i}{j}": Circumstances(levels={"positions": f"p{i}", "size": f"s{j}"})

@@ -1,5 +1,5 @@
-"""Populations on several GPUs: dealt out, one process for each, whatever becomes of one of them. Here the processes
-compute on the CPU, and know the GPU that is theirs by CUDA_VISIBLE_DEVICES."""
+"""Populations on several GPUs: one process per GPU, and what happens if one dies. Here the processes compute on the
+CPU, and recognise their GPU by CUDA_VISIBLE_DEVICES."""
 
 import json
 import os
@@ -32,22 +32,22 @@ def cache(workshop, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
 
 
-# --- who gets what ---------------------------------------------------------------------------------------------------
+# --- distribution ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arms", "seeds", "gpus", "sizes"),
     [
         (1, 32, 4, [8, 8, 8, 8]),
-        (8, 32, 8, [32] * 8),  # whole: a population costs little more than one of its runs
+        (8, 32, 8, [32] * 8),  # not split: a population costs little more than one of its runs
         (8, 32, 4, [32] * 8),
         (2, 6, 1, [6, 6]),
-        (1, 5, 4, [2, 2, 1]),  # with a fourth part nobody would be done sooner
+        (1, 5, 4, [2, 2, 1]),  # with four parts it would not finish sooner
         (1, 3, 8, [1, 1, 1]),
         (5, 32, 4, [11, 11, 10] * 5),
     ],
 )
-def test_populations_are_cut_no_further_than_keeps_all_gpus_busy(workshop, arms, seeds, gpus, sizes):
+def test_populations_are_split_no_further_than_keeps_all_gpus_busy(workshop, arms, seeds, gpus, sizes):
     widths = {f"w{k}": [f"model.width={16 * (k + 1)}"] for k in range(arms)}
     runs = small_study(workshop.text, arms=widths, questions=[], seeds=seeds).runs()
     found = populations_for(runs, gpus)
@@ -55,12 +55,12 @@ def test_populations_are_cut_no_further_than_keeps_all_gpus_busy(workshop, arms,
     assert [run.name for part in found for run in part] == [run.name for run in runs]
 
 
-def test_who_is_free_first_takes_the_next():
+def test_the_next_population_goes_to_the_first_free_worker():
     assert loads([3, 1, 1, 1, 2], 2) == [5, 3]
     assert loads([], 3) == [0, 0, 0]
 
 
-def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
+def test_a_study_uses_all_gpus_unless_one_is_named(workshop, monkeypatch):
     import torch
 
     from headway.training import setting
@@ -87,7 +87,7 @@ def test_a_study_takes_all_gpus_unless_one_is_asked_for(workshop, monkeypatch):
     assert executor_named(None, 3, small_study(workshop.text, changes=["training.device=cpu"])) == Pool(3)
 
 
-def test_who_does_not_say_how_many_gets_as_many_processes_as_have_populations_and_cores(workshop, monkeypatch):
+def test_by_default_there_are_as_many_processes_as_populations_and_cores_allow(workshop, monkeypatch):
     def processes(shapes: int, cores: int, *gpus: str) -> Workforce:
         monkeypatch.setattr(sharing, "cores", lambda: cores)
         widths = {f"w{k}": [f"model.width={16 * (k + 1)}"] for k in range(shapes)}
@@ -102,7 +102,7 @@ def test_who_does_not_say_how_many_gets_as_many_processes_as_have_populations_an
     assert processes(2, 64, "0", "1") == processes(6, 8, "0", "1") == Workforce(2, gpus=2)
 
 
-def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, capsys):
+def test_the_plan_shows_the_number_of_gpus_and_the_time(workshop, capsys):
     from headway.cli.study_printing import show_plan
 
     study = small_study(workshop.text, arms=ARMS, questions=[], seeds=4)
@@ -115,8 +115,9 @@ def test_the_plan_says_how_many_gpus_there_are_and_how_long_they_take(workshop, 
     )
 
 
-def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypatch, capsys):
-    """Two populations at once take the memory of two, each may take half of it, and they take as long."""
+def test_the_plan_accounts_for_processes_that_share_a_gpu(workshop, monkeypatch, capsys):
+    """Two populations at once need the memory of two, each may use half of it, and together they take as long as in
+    turn."""
     from headway.cli.study_printing import show_plan
 
     shares = []
@@ -136,10 +137,10 @@ def test_who_shares_a_gpu_has_his_share_of_it_in_the_plan_too(workshop, monkeypa
         assert Workforce(processes, gpus=2).share_one(populations) == on_each
 
 
-# --- at work ---------------------------------------------------------------------------------------------------------
+# --- training --------------------------------------------------------------------------------------------------------
 
 
-def test_every_gpu_trains_populations_and_the_scores_are_those_of_one_process(workshop, tmp_path):
+def test_every_gpu_trains_populations_and_the_scores_equal_those_of_one_process(workshop, tmp_path):
     study, told = small_study(workshop.text, arms=ARMS, questions=[], seeds=2), Told()
     outcome = execute(study, tmp_path / "two", Gpus(("0", "1")), [told])
     assert (outcome.done, outcome.failed, outcome.interrupted) == (6, {}, False)
@@ -153,9 +154,9 @@ def test_every_gpu_trains_populations_and_the_scores_are_those_of_one_process(wo
         assert row == pytest.approx(alone[arm], rel=1e-5)
 
 
-def test_a_gpu_that_two_processes_share_trains_whole_populations(workshop, tmp_path):
-    """They are not cut for it: two at once on one GPU take as long as one after the other; it is what follows a
-    training that is done beside the next."""
+def test_a_gpu_shared_by_two_processes_trains_whole_populations(workshop, tmp_path):
+    """They are not split for it, because two at once on one GPU take as long as one after the other; only what follows
+    training overlaps with the next training."""
     study, told = small_study(workshop.text, arms=ARMS, questions=[], seeds=2), Told()
     outcome = execute(study, tmp_path / "shared", Gpus(("0", "0")), [told])
     assert (outcome.done, outcome.failed, outcome.interrupted) == (6, {}, False)
@@ -164,7 +165,7 @@ def test_a_gpu_that_two_processes_share_trains_whole_populations(workshop, tmp_p
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_takes_its_population_alone_with_it(workshop, tmp_path):
+def test_a_killed_process_loses_only_its_population(workshop, tmp_path):
     arms = {"endless": ["training.duration=9M steps", "model.width=32"], "short": [], "wide": ["model.width=48"]}
 
     def kill(event: Event) -> None:
@@ -198,8 +199,8 @@ class OnTheOther(NoPositions):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("full", "fail"), [("('0',)", False), ("('0', '1')", True)])
-def test_where_one_gpu_is_full_its_populations_go_to_another(workshop, tmp_path, full, fail, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")  # of this process, which sizes models up
+def test_populations_of_a_full_gpu_go_to_another(workshop, tmp_path, full, fail, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")  # for this process, which measures the sizes
     (tmp_path / "full.py").write_text(FULL.replace("{places}", full))
     plugin = load_plugin(tmp_path / "full.py")
     arms = {f"a{k}": ["model.positions=on-the-other", f"model.width={16 * (k + 1)}"] for k in range(4)}
@@ -216,7 +217,7 @@ def test_where_one_gpu_is_full_its_populations_go_to_another(workshop, tmp_path,
         assert all("memory" in str(how).lower() for how in outcome.failed.values())
         return
     assert (outcome.done, outcome.failed) == (4, {})
-    assert sum("its memory is full" in text for text in said) <= 2  # then it is left alone
+    assert sum("its memory is full" in text for text in said) <= 2  # then it is no longer used
     assert [event.status.state for event in told.of_kind(Ended)] == [State.FINISHED] * 4
 
 
@@ -252,8 +253,8 @@ class Alone(NoPositions):
 
 
 @pytest.mark.slow
-def test_what_has_no_room_beside_others_on_a_gpu_waits_for_them(workshop, tmp_path, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # of this process, which sizes models up
+def test_a_population_that_does_not_fit_beside_others_waits_for_them(workshop, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # for this process, which measures the sizes
     (there := tmp_path / "there").mkdir()
     (tmp_path / "alone.py").write_text(CROWDED.replace("{there}", str(there)))
     plugin = load_plugin(tmp_path / "alone.py")

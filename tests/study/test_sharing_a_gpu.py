@@ -1,5 +1,5 @@
-"""Processes that share a GPU: NVIDIA's service is started for them and always stopped again, and workers are started
-ahead. A script takes the place of the service's program, and notes what it is asked."""
+"""Processes that share a GPU: NVIDIA's MPS service is started for them and always stopped again, and spare workers are
+started in advance. A script replaces the program of the service and logs its calls."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ WITHOUT_SERVICE = {"CUDA_VISIBLE_DEVICES": "0", SHARE: "0.5"}
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    """Puts a program in the service's place, and returns the file in which it notes its calls."""
+    """Replaces the service's program, and returns the file in which the calls are logged."""
     monkeypatch.delenv(SOCKETS, raising=False)
     monkeypatch.setattr(sharing, "_answers", lambda environment: SOCKETS in environment)
     notes, folder = tmp_path / "asked.txt", tmp_path / "bin"
@@ -46,7 +46,7 @@ def asked(notes: Path) -> list[list[str]]:
     return [line.split() for line in notes.read_text().splitlines()]
 
 
-def test_only_a_gpu_that_several_processes_share_has_a_service(service):
+def test_only_a_gpu_shared_by_several_processes_has_a_service(service):
     with shared_gpus(("0", "1", "0")) as environments:
         assert environments["1"] == {"CUDA_VISIBLE_DEVICES": "1", SHARE: "1.0"}
         folder = Path(environments["0"][SOCKETS])
@@ -66,14 +66,14 @@ def test_the_service_serves_one_gpu_which_is_then_device_0(service):
     assert sorted(words[2] for words in asked(service)) == ["on", "on", "quit", "quit"]
 
 
-def test_a_service_that_does_not_answer_is_stopped_and_done_without(service, monkeypatch):
+def test_a_service_that_does_not_answer_is_stopped_and_not_used(service, monkeypatch):
     monkeypatch.setattr(sharing, "_answers", lambda environment: False)
     with shared_gpus(("0", "0")) as environments:
         assert environments == {"0": WITHOUT_SERVICE}
     assert [words[2] for words in asked(service)] == ["on", "quit"]
 
 
-def test_a_service_that_cannot_start_is_done_without(service, tmp_path):
+def test_a_service_that_cannot_start_is_not_used(service, tmp_path):
     (tmp_path / "bin" / SERVICE).write_text("#!/bin/sh\nexit 1\n")
     with shared_gpus(("0", "0")) as environments:
         assert environments == {"0": WITHOUT_SERVICE}
@@ -82,7 +82,7 @@ def test_a_service_that_cannot_start_is_done_without(service, tmp_path):
         assert environments == {"0": WITHOUT_SERVICE}
 
 
-def test_somebody_elses_service_is_left_alone(service, monkeypatch):
+def test_a_service_of_another_program_is_left_alone(service, monkeypatch):
     monkeypatch.setenv(SOCKETS, "/run/mps")
     with shared_gpus(("0", "0")) as environments:
         assert environments == {"0": WITHOUT_SERVICE}  # processes inherit the variable
@@ -109,7 +109,7 @@ def test_the_service_stops_when_the_study_is_killed(service):
     assert [words[2] for words in asked(service)] == ["on", "quit"]
 
 
-def test_what_a_process_is_asked_is_whether_it_gets_a_context(monkeypatch):
+def test_the_probe_is_whether_a_process_gets_a_context(monkeypatch):
     assert not sharing._answers({**os.environ, "LD_LIBRARY_PATH": "/nowhere", "CUDA_VISIBLE_DEVICES": "none"})
     monkeypatch.setattr(sharing, "_PROBE", "import time; time.sleep(60)")
     monkeypatch.setattr(sharing, "SECONDS", 0.2)
@@ -119,7 +119,7 @@ def test_what_a_process_is_asked_is_whether_it_gets_a_context(monkeypatch):
     assert sharing._answers(dict(os.environ))
 
 
-def test_a_study_trains_with_the_service_and_with_workers_started_ahead(service, workshop, tmp_path, monkeypatch):
+def test_a_study_trains_with_the_service_and_with_spare_workers(service, workshop, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     monkeypatch.setattr(workers, "DRIVER", tmp_path)
     monkeypatch.setattr(workers, "most_processes", lambda: 3)
@@ -135,7 +135,7 @@ def test_a_study_trains_with_the_service_and_with_workers_started_ahead(service,
     assert [words[2] for words in asked(service)] == ["on", "quit"]
 
 
-def test_workers_are_started_ahead_only_where_they_may_be_of_use(tmp_path, monkeypatch):
+def test_spare_workers_are_started_only_where_they_may_be_useful(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "DRIVER", tmp_path)
     monkeypatch.setattr(workers, "most_processes", lambda: 2)
     monkeypatch.setattr(workers, "_started", lambda environment, log: subprocess.Popen(
@@ -174,7 +174,7 @@ def test_a_spare_worker_that_died_is_not_used(tmp_path, monkeypatch):
 
 
 def test_importing_what_a_worker_imports_does_not_touch_cuda():
-    """Which GPU is its own, a spare worker only learns afterwards."""
+    """A spare worker only learns afterwards which GPU it gets."""
     program = """
         import torch
         def touched(*given, **named): raise AssertionError("CUDA was touched")

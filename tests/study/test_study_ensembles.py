@@ -1,4 +1,4 @@
-"""The seeds of every arm as one: what `headway score --ensemble` says of the same runs."""
+"""Ensembles of the seeds of every arm: the same as `headway score --ensemble` of these runs."""
 
 import json
 
@@ -16,7 +16,7 @@ from headway.study.results.ensembles import FILE, kept
 from headway.study.results.results import read_results
 
 
-def test_every_arm_is_scored_as_its_runs_are_as_one(workshop, tmp_path, monkeypatch, command_line):
+def test_the_ensemble_of_every_arm_equals_that_of_its_runs(workshop, tmp_path, monkeypatch, command_line):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text), tmp_path / "m", InProcess())
     told = json.loads(command_line("study", "ensembles", "m", "--studies", str(tmp_path), "--json").out)
@@ -29,7 +29,7 @@ def test_every_arm_is_scored_as_its_runs_are_as_one(workshop, tmp_path, monkeypa
     assert "over the mean run" in shown and "learned" in shown
 
 
-def test_the_report_has_what_was_found(workshop, tmp_path, monkeypatch, command_line):
+def test_the_report_shows_the_ensembles(workshop, tmp_path, monkeypatch, command_line):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     folder = tmp_path / "m"
     execute(small_study(workshop.text), folder, InProcess())
@@ -39,7 +39,7 @@ def test_the_report_has_what_was_found(workshop, tmp_path, monkeypatch, command_
     report, gain = (folder / "report.md").read_text(), told["arms"][0]["gains"]["valid.loss"]
     assert "## Ensembles" in report and f"{gain['gain']:.4f} [" in report and "valid.perplexity" in report
     assert "Ensembles</h2>" in (folder / "report.html").read_text()
-    told["arms"][0]["seeds"].pop()  # as if a run had been added since: what was found is no longer true of that arm
+    told["arms"][0]["seeds"].pop()  # as if a run had been added since, so the stored ensemble is outdated
     (folder / FILE).write_text(json.dumps(told))
     reseal(folder)
     assert [one["arm"] for one in kept(read_results(folder))] == [told["arms"][1]["arm"]]
@@ -51,14 +51,14 @@ def test_the_report_has_what_was_found(workshop, tmp_path, monkeypatch, command_
         kept(read_results(folder))
 
 
-def test_a_study_may_ask_for_it(workshop, tmp_path, monkeypatch):
+def test_a_study_may_request_ensembles(workshop, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text).model_copy(update={"ensembles": True}), tmp_path / "m", InProcess())
     conclude(tmp_path / "m")
     assert "## Ensembles" in (tmp_path / "m" / "report.md").read_text()
 
 
-def test_arms_of_one_run_are_none(workshop, tmp_path, monkeypatch, command_line):
+def test_arms_with_one_run_have_no_ensemble(workshop, tmp_path, monkeypatch, command_line):
     monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
     execute(small_study(workshop.text, seeds=1), tmp_path / "m", InProcess())
     answer = command_line("study", "ensembles", "m", "--studies", str(tmp_path))

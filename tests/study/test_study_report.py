@@ -1,4 +1,4 @@
-"""Reports: what must stand in them, in every form, and that nothing is fetched, run or broken by what is in it."""
+"""Reports: what they must contain, in every format; and that their contents cannot load, run or break anything."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ EMPTY = {"meta", "line", "circle", "rect", "polygon", "polyline", "image", "br",
 
 
 class Page(HTMLParser):
-    """What is on a page; complains about what is not closed."""
+    """The contents of a page; fails on unclosed tags."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -56,7 +56,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def done(workshop, tmp_path_factory) -> Conclusion:
-    """A small case, carried out: an arm that sees the future, a run that is missing, everything a report can show."""
+    """A small finished case: an arm that sees the future, a missing run, and everything a report can show."""
     study = small_study(
         workshop.text,
         title="Do <b>learned</b> positions & others help?",
@@ -88,17 +88,17 @@ def done(workshop, tmp_path_factory) -> Conclusion:
         return conclude(folder)
 
 
-def test_the_page_says_it_all(done):
+def test_the_page_is_complete(done):
     assert done.report is not None
     page = Page(done.report)
-    assert "Do <b>learned</b> positions & others help?" in page.words  # as words, not as a tag
+    assert "Do <b>learned</b> positions & others help?" in page.words  # as text, not as a tag
     assert "b" not in page.tags
     for verdict in done.verdicts:
         assert str(verdict.question) in page.words
     for said in ("does not hold", "sees the future", "none.seed-2", "diverged at step 3: NaN", "2.5e+06", "unigram"):
         assert said in page.words
     assert "The lazy fox." in page.words and page.tags.count("svg") >= 4
-    assert "headway" in page.words and "torch" in page.words  # the command and what it was made with
+    assert "headway" in page.words and "torch" in page.words  # the command, and the versions it was made with
 
 
 def test_nothing_is_fetched_and_nothing_runs(done):
@@ -110,7 +110,7 @@ def test_nothing_is_fetched_and_nothing_runs(done):
     assert "prefers-color-scheme: dark" in text and "@media print" in text
 
 
-def test_tables_for_others(done):
+def test_tables_in_other_formats(done):
     folder = done.report.parent
     rows = list(csv.DictReader((folder / "scores.csv").read_text().splitlines()))
     one = next(r for r in rows if (r["arm"], r["seed"], r["score"]) == ("learned", "1", "valid.perplexity"))
@@ -145,7 +145,7 @@ def test_two_factors_are_a_heat_map_and_runs_without_questions_are_reported(work
     assert "asks no questions" in page.words
 
 
-def test_nothing_measured_is_no_report(workshop, tmp_path):
+def test_without_results_there_is_no_report(workshop, tmp_path):
     folder = tmp_path / "empty"
     (folder / "runs").mkdir(parents=True)
     from headway.study.folder import written
@@ -174,14 +174,14 @@ def test_logarithmic_ticks_are_few_and_within(low, ratio):
 
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=8))
-def test_labels_do_not_lie_on_each_other(places):
+def test_labels_do_not_overlap(places):
     found = apart(places, 16)
     order = sorted(found)
     assert all(b - a > 14 for a, b in pairwise(order))
     assert sorted(range(len(places)), key=lambda k: found[k]) == sorted(range(len(places)), key=lambda k: places[k])
 
 
-def test_names_mean_nothing_in_markdown():
+def test_names_are_escaped_in_markdown():
     table = Table("x", ["arm", "score"], [TableRow("a|b *c* _d_ e_f [g](h) <i>", ["1.0 [0.9, 1.1]"], remark="$x$")])
     line = markdown(literal(table)).splitlines()[2]
     assert line == r"| a\|b \*c\* \_d\_ e_f [g\](h) \<i> (**\$x\$**) | 1.0 [0.9, 1.1] |"
@@ -191,7 +191,7 @@ def test_an_effect_without_bounds_has_no_mark():
     assert interval_mark(1.0, 0.5, 1.5) and not interval_mark(1.0, -math.inf, 1.5)
 
 
-def test_a_curve_of_one_point_is_seen_and_named_where_it_ends():
+def test_a_curve_of_one_point_is_visible_and_labelled():
     long, short = Curve("long", [1, 2, 3], *[[3.0, 2.0, 1.0]] * 3), Curve("short", [1], *[[2.5]] * 3)
     drawn = line_chart([long, short], "step", "loss", "x")
     assert drawn.count("<circle") == 1 and drawn.count("stroke-dasharray") == 1

@@ -1,4 +1,4 @@
-"""`headway study …` as people meet it."""
+"""`headway study …` on the command line."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from tiny import RECIPE
 
 from headway.study.execution import plan as planning
 
-HERE = ("--on", "here")  # without the seconds that every new process takes
+HERE = ("--on", "here")  # without starting processes, which takes seconds each
 STUDY = f"""title: Do positions help?
 base: tiny.yaml
 changes: {json.dumps(QUICK)}
@@ -33,7 +33,7 @@ def headway(workshop, tmp_path: Path, command_line, monkeypatch):
     return command_line
 
 
-def test_a_plan_says_what_a_study_takes_and_trains_nothing(headway):
+def test_a_plan_shows_the_cost_of_a_study_and_trains_nothing(headway):
     code, out, _ = headway("study", "plan", "positions.yaml", "--workers", "3")
     assert code == 0
     assert "Do positions help?" in out and "4 runs: 2 model shapes; 3 processes with one thread each" in out
@@ -47,7 +47,7 @@ def test_a_plan_says_what_a_study_takes_and_trains_nothing(headway):
     assert "there is no study 'pilot'" in headway("study", "plan", "positions.yaml", "--from", "pilot").err
 
 
-def test_a_study_is_run_and_answered_and_its_results_shown_again(headway):
+def test_a_study_is_run_and_its_results_shown_again(headway):
     code, out, err = headway("study", "run", "positions.yaml", "--on", "here", "--name", "first")
     assert code == 0
     assert "none.seed-0: finished  (1 of 4 runs" in err
@@ -89,12 +89,12 @@ def test_a_mistake_is_one_message(headway, words, message):
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "results"])
-def test_the_help_of_every_verb_shows_an_example_and_knows_json(headway, verb):
+def test_the_help_of_every_verb_shows_an_example_and_the_json_option(headway, verb):
     code, out, _ = headway("study", verb, "--help")
     assert code == 0 and f"Example: headway study {verb}" in out and "--json" in out
 
 
-def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
+def test_a_plan_of_a_changed_study_reports_the_change(headway):
     assert headway("study", "run", "positions.yaml", *HERE).code == 0
     assert "another study" not in headway("study", "plan", "positions.yaml").out
     Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
@@ -102,7 +102,7 @@ def test_a_plan_of_a_study_that_was_changed_since_says_so(headway):
     assert answer.code == 0 and "seeds was [0, 1] and is [0, 1, 2]; give the new study another name" in answer.words
 
 
-def test_more_seeds_by_a_name_of_their_own(headway):
+def test_more_seeds_under_another_name(headway):
     assert headway("study", "run", "positions.yaml", *HERE).code == 0
     Path("positions.yaml").write_text(STUDY.replace("seeds: 2", "seeds: 3"), "utf-8")
     refused = headway("study", "run", "positions.yaml", *HERE)
@@ -114,13 +114,13 @@ def test_more_seeds_by_a_name_of_their_own(headway):
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a\tb"])
-def test_a_study_has_the_name_of_one_folder(headway, name):
+def test_the_name_of_a_study_is_a_single_folder(headway, name):
     answer = headway("study", "run", "positions.yaml", "--name", name)
     assert answer.code == 2 and "cannot be the name of a study" in answer.err
     assert not Path("studies").exists()
 
 
-def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
+def test_missing_measures_do_not_hide_the_rest(headway):
     """Killed between the last run and the measures."""
     more = "  - {kind: best, on: valid-8.perplexity}\nmeasures: [{kind: segments, lengths: [8]}]\n"
     Path("positions.yaml").write_text(STUDY + more, "utf-8")
@@ -134,8 +134,8 @@ def test_what_was_not_measured_yet_does_not_hide_the_rest(headway):
     assert "not measured yet" not in headway("study", "results", "positions").words
 
 
-def test_a_cheap_method_that_is_not_known_yet_does_not_hide_the_rest(headway):
-    """Killed between the scores of the first runs and their audits, which cheap methods come with."""
+def test_a_missing_baseline_does_not_hide_the_rest(headway):
+    """Killed between the scores of the first runs and their audits, which compute the baselines."""
     more = "  - {kind: better, arm: learned, than: unigram, on: valid.perplexity}\n"
     Path("positions.yaml").write_text(STUDY + more, "utf-8")
     assert headway("study", "run", "positions.yaml", *HERE).code == 0
@@ -147,7 +147,7 @@ def test_a_cheap_method_that_is_not_known_yet_does_not_hide_the_rest(headway):
     assert "Is learned better than none on valid.perplexity?" in answer.words and ", 2 seeds" in answer.words
 
 
-def test_a_study_that_something_has_damaged_is_named(headway):
+def test_a_damaged_study_is_named(headway):
     assert headway("study", "run", "positions.yaml", *HERE).code == 0
     Path("studies/positions/study.yaml").write_text("nothing: left")
     said = headway("study", "results", "positions").err

@@ -1,4 +1,5 @@
-"""Levels that are each at their best: chosen on one split, compared on another, which nobody else is scored on."""
+"""Levels compared at their best: tuned on one split, and compared on another, on which only the chosen arms are
+scored."""
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ RATES = ("low", "high")
 
 
 def evidence(dev: dict[str, float], test: dict[str, float], lost: str | None = None) -> Measured:
-    """Arms `optimizer.rate` with eight seeds each."""
+    """Scores of the arms `optimizer.rate`, with eight seeds each."""
 
     def around(value: float, arm: str, k: int) -> dict[int, float]:
         return dict(enumerate((value + NOISE[k] * (1 if "adamw" in arm else -1)).tolist()))
@@ -40,20 +41,20 @@ DEV = {"adamw.low": 0.90, "adamw.high": 0.60, "sgd.low": 0.50, "sgd.high": 0.88}
 QUESTION = BetterTuned(factor="optimizer", level="sgd", than="adamw")
 
 
-def test_each_stands_with_the_arm_that_suits_it_and_is_compared_where_nothing_was_chosen():
+def test_each_level_is_represented_by_its_best_arm_and_compared_on_another_split():
     (verdict,) = analyse([QUESTION], evidence(DEV, {"adamw.low": 0.89, "sgd.high": 0.92}))
     assert verdict.outcome == "better" and verdict.question == QUESTION
     assert verdict.effect == pytest.approx(3.0, abs=1.0)
     assert any(
         "sgd is represented by sgd.high, the best of its 2 arms on valid.accuracy" in note for note in verdict.notes
     )
-    # On the rate that suits one of them alone, the answer is another.
+    # At a rate that suits only one of them, the answer is different.
     low = {arm: value for arm, value in DEV.items() if arm.endswith("low")}
     (same,) = analyse([QUESTION], evidence(low, {"adamw.low": 0.89, "sgd.low": 0.5}))
     assert same.outcome == "worse"
 
 
-def test_optimizers_at_one_rate_are_not_said_to_be_compared():
+def test_optimizers_compared_at_one_rate_get_a_warning():
     (verdict,) = analyse(
         [Better(arm="a", than="b", on="valid.accuracy")],
         Measured(
@@ -64,7 +65,7 @@ def test_optimizers_at_one_rate_are_not_said_to_be_compared():
     assert any("sgd and adamw share one learning rate (5e-05)" in n for n in verdict.notes)
 
 
-def test_an_arm_that_diverged_is_not_the_best_of_anything():
+def test_an_arm_that_diverged_is_never_the_best():
     assert best_arms(evidence(DEV, {}), "valid.accuracy", "optimizer") == {"adamw": "adamw.low", "sgd": "sgd.high"}
     found = best_arms(evidence(DEV, {}, lost="sgd.high"), "valid.accuracy", "optimizer")
     assert found == {"adamw": "adamw.low", "sgd": "sgd.low"}
@@ -96,7 +97,7 @@ def study(tmp_path) -> Study:
     )
 
 
-def test_only_what_was_chosen_is_scored_on_test_and_once(study, tmp_path):
+def test_only_chosen_arms_are_scored_on_test_and_only_once(study, tmp_path):
     folder = tmp_path / "study"
     execute(study, folder, InProcess())
     last = sorted((folder / "runs").glob("*.seed-1"))[-1]
@@ -104,7 +105,7 @@ def test_only_what_was_chosen_is_scored_on_test_and_once(study, tmp_path):
     measure_all(folder)
     assert "test.accuracy" not in read_results(folder).score_names
     (tmp_path / "elsewhere").rename(last)
-    for _ in range(2):  # nothing is measured again
+    for _ in range(2):  # nothing is computed again
         found = conclude(folder)
     results = found.results
     chosen = set(best_arms(results, "valid.accuracy", "optimizer").values())
@@ -124,6 +125,6 @@ def test_only_what_was_chosen_is_scored_on_test_and_once(study, tmp_path):
         ({"questions": [{**QUESTION.model_dump(mode="json"), "on": "valid.loss"}]}, "compare on another"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_trained(study, changes, words):
+def test_mistakes_are_reported_before_anything_is_trained(study, changes, words):
     with pytest.raises((UserError, ValueError), match=words):
         Study.model_validate({**study.model_dump(mode="json", by_alias=True), **changes})

@@ -1,4 +1,4 @@
-"""What verdicts say: no more than the numbers, and nothing left out."""
+"""The sentences and numbers of verdicts: complete, and no stronger than the evidence."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def test_better_by_how_much_in_units_and_percent():
     assert verdict.sentence.startswith("new is better than old by ")
 
 
-def test_worse_is_said_with_positive_numbers():
+def test_worse_is_stated_with_positive_numbers():
     verdict = is_better({"new": arm(), "old": arm(0.05)})
     assert verdict.outcome == "worse" and verdict.effect < 0
     assert "-" not in verdict.sentence and "worse than old by" in verdict.sentence
@@ -50,7 +50,7 @@ def test_higher_is_better_for_accuracy_and_differences_are_points():
     assert "points of accuracy" in verdict.sentence
 
 
-def test_not_distinguishable_says_what_could_have_been_seen():
+def test_not_distinguishable_names_the_smallest_detectable_effect():
     verdict = is_better({"new": arm(0.0005), "old": arm()})
     assert verdict.outcome == "not distinguishable"
     low, high = verdict.smallest_visible_interval
@@ -61,7 +61,7 @@ def test_not_distinguishable_says_what_could_have_been_seen():
     assert verdict.interval[0] < 0 < verdict.interval[1]
 
 
-def test_an_arm_that_did_not_train_is_told_as_a_factor_from_either_side():
+def test_an_arm_that_did_not_train_differs_by_a_factor_in_either_direction():
     trained, lost = {0: 80.0, 1: 82.0, 2: 79.0, 3: 81.0}, {0: 9e3, 1: 4e8, 2: 7e4, 3: 3e3}
     ahead = ask(Better(arm="new", than="old"), {"new": trained, "old": lost})
     behind = ask(Better(arm="new", than="old"), {"new": lost, "old": trained})
@@ -76,7 +76,7 @@ def test_an_arm_that_did_not_train_is_told_as_a_factor_from_either_side():
     assert "a factor of" in best.sentence
 
 
-def test_half_as_much_is_told_in_units_and_an_eighth_as_a_factor():
+def test_half_is_stated_in_units_and_an_eighth_as_a_factor():
     old = {0: 160.0, 1: 158.0, 2: 163.0, 3: 161.0}
     half, eighth = ({seed: value / times + seed % 2 for seed, value in old.items()} for times in (2, 8))
     assert "%" in is_better({"new": half, "old": old}).sentence
@@ -84,13 +84,13 @@ def test_half_as_much_is_told_in_units_and_an_eighth_as_a_factor():
     assert "better than old by a factor of 7.8" in verdict.sentence and "%" not in verdict.sentence
 
 
-def test_three_seeds_do_not_tell_what_they_could_detect():
+def test_three_seeds_give_no_smallest_detectable_effect():
     verdict = is_better({"new": arm(0.0005, n=3), "old": arm(n=3)})
     assert verdict.outcome == "not distinguishable" and "from 4 seeds or more" in verdict.sentence
     assert verdict.smallest_visible is None and verdict.as_json()["smallest_visible_interval"] is None
 
 
-def test_who_is_ahead_is_said_without_a_minus():
+def test_the_arm_ahead_is_named_without_negative_numbers():
     table = {"one": {0: 1.00, 1: 1.10, 2: 0.90}, "other": {0: 1.05, 1: 1.02, 2: 0.97}}
     said = [
         ask(Better(arm=a, than=b, on="valid.loss"), table).sentence for a, b in (("one", "other"), ("other", "one"))
@@ -98,7 +98,7 @@ def test_who_is_ahead_is_said_without_a_minus():
     assert "one is ahead of other by 0.01" in said[0] and "other is behind one by 0.01" in said[1]
 
 
-def test_more_questions_ask_for_more_evidence():
+def test_more_questions_need_more_evidence():
     table = {"new": {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.15}, "old": {0: 1.2, 1: 1.42, 2: 1.0, 3: 1.5}}
     question = Better(arm="new", than="old", on="valid.loss")
     alone = ask(question, table)
@@ -117,7 +117,7 @@ def test_one_seed_cannot_say():
     )
 
 
-def test_a_question_that_cannot_be_answered_costs_the_others_nothing():
+def test_a_question_without_an_answer_does_not_count_in_the_correction():
     table = {"new": arm(0.05), "old": arm(), "single": arm(n=1)}
     questions = [Better(arm="new", than="old"), Better(arm="single", than="old")]
     first, _ = analyse(questions, Measured({PERPLEXITY: table}))
@@ -139,7 +139,7 @@ def test_scores_that_no_seed_changes_are_one_measurement():
     assert verdict.outcome == "cannot say" and "one measurement, not 5" in verdict.sentence
 
 
-def test_other_seeds_are_compared_unpaired_and_it_is_said():
+def test_different_seeds_are_compared_unpaired_which_is_stated():
     verdict = is_better({"new": arm(0.5), "old": arm(first=20)})
     assert verdict.method.startswith("Welch") and any("unpaired" in note for note in verdict.notes)
     assert verdict.outcome == "better" and verdict.bootstrap is None
@@ -167,12 +167,12 @@ def test_a_diverged_run_does_not_count_although_its_last_weights_have_a_score():
     assert "old, seed 5: not finished" in verdict.notes
 
 
-def test_an_arm_that_always_diverged_gives_no_number():
+def test_an_arm_that_always_diverged_has_no_number():
     verdict = is_better({"new": dict.fromkeys(range(4), math.nan), "old": arm()})
     assert verdict.outcome == "cannot say" and "new diverged at every seed" in verdict.sentence
 
 
-def test_an_arm_that_was_never_finished_gives_no_number():
+def test_an_arm_that_was_never_finished_has_no_number():
     about = {"new": Circumstances(lost={0: Status(State.FAILED, reason="out of memory")}), "old": Circumstances()}
     verdict = is_better({"old": arm()}, about)
     assert "no finished run of new" in verdict.sentence and "new, seed 0: out of memory" in verdict.notes
@@ -190,29 +190,30 @@ def test_a_model_that_sees_the_future_has_no_perplexity():
     )
 
 
-def test_a_check_of_the_future_that_broke_says_nothing_of_the_future():
+def test_a_causality_audit_that_broke_is_no_evidence_of_a_leak():
     broken = Circumstances(failed_audits={"causal-gradient": f"{NOT_CARRIED_OUT}: RuntimeError: no memory"})
     verdict = is_better({"new": arm(0.3), "old": arm()}, {"new": broken})
     assert verdict.outcome == "better" and "sees the future" not in verdict.sentence
     assert verdict.sentence.endswith("new fails the audit causal-gradient")
 
 
-def test_other_failed_audits_stand_in_the_sentence():
+def test_other_failed_audits_are_named_in_the_sentence():
     about = {"old": Circumstances(failed_audits={"did-it-train": "the loss did not fall"})}
     verdict = is_better({"new": arm(0.3), "old": arm()}, about)
     assert verdict.outcome == "better" and verdict.sentence.endswith("old fails the audit did-it-train")
     assert "old fails did-it-train: the loss did not fall" in verdict.notes
 
 
-def test_what_all_arms_fail_is_said_once():
+def test_audits_that_all_arms_fail_are_stated_once():
     failed = Circumstances(failed_audits={"seen-rows": "3 % of valid is in train"})
     verdict = is_better({"new": arm(0.3), "old": arm()}, {"new": failed, "old": failed})
     assert verdict.sentence.endswith("8 seeds; all arms fail the audit seen-rows")
     assert verdict.notes == ("all arms fail seen-rows: 3 % of valid is in train",)
 
 
-def test_accuracies_are_compared_row_by_row_where_rows_are_known():
-    """Every seed of `new` gets the same one row of ten more: sure for these rows, and nothing for others."""
+def test_accuracies_are_compared_row_by_row_if_rows_are_known():
+    """Every seed of `new` gets the same one of ten rows right in addition: certain for these rows, and no evidence for
+    others."""
     random = np.random.default_rng(0)
     rows = {"old": {}, "new": {}}
     for seed in range(6):
@@ -230,7 +231,7 @@ def test_accuracies_are_compared_row_by_row_where_rows_are_known():
     assert not any("McNemar" in note for note in analyse([question], evidence)[0].notes)
 
 
-def test_what_arms_cost_unequally_is_said():
+def test_unequal_costs_of_arms_are_stated():
     about = {"new": Circumstances(parameters=1.3e6, flops=4e15, seconds=61), "old": Circumstances({}, 1.2e6, 4e15, 60)}
     notes = is_better({"new": arm(), "old": arm()}, about).notes
     assert notes == ("unequal parameters: new has 1.3M, old 1.2M (8 % more)",)
@@ -249,15 +250,15 @@ HUGE = {"a": {0: 50.0, 1: 1e300, 2: 3.0}, "b": {0: 40.0, 1: 41.0, 2: 1e-300}}
 
 @pytest.mark.parametrize("question", [Better(arm="a", than="b"), Best()])
 @pytest.mark.parametrize("seeds", [2, 3])
-def test_numbers_beyond_all_bounds_are_said_shortly_and_kept_as_json(question, seeds):
-    """An arm that exploded at one seed has an interval that no number holds."""
+def test_huge_and_infinite_numbers_are_short_and_valid_json(question, seeds):
+    """An arm that exploded with one seed has an interval with infinite bounds."""
     verdict = ask(question, {name: {s: v for s, v in arm.items() if s < seeds} for name, arm in HUGE.items()})
     assert verdict.outcome == "not distinguishable" and max(map(len, verdict.sentence.split())) < 25
     json.dumps(verdict.as_json(), allow_nan=False)
     assert math.isinf(verdict.interval[0]) or math.isinf(verdict.interval[1]) or seeds == 2
 
 
-def test_names_that_are_not_there():
+def test_unknown_names():
     table, about = grid([[0, 0], [0.1, 0.2]])
     with pytest.raises(UserError, match=r"no factor 'position'.*did you mean 'positions'"):
         ask(Depends(effect="position", on_factor="size"), table, about)
@@ -277,7 +278,7 @@ def test_which_way_is_better_follows_from_the_name():
     assert metric_of(PERPLEXITY).relative(math.log(1.25)) == pytest.approx(0.2)
 
 
-def test_questions_are_read_strictly():
+def test_questions_are_parsed_strictly():
     read = TypeAdapter(Question).validate_python
     assert read({"kind": "better", "arm": "a", "than": "b", "on": ACCURACY}) == Better(arm="a", than="b", on=ACCURACY)
     assert read({"kind": "depends", "effect": "x", "on_factor": "y"}).on == PERPLEXITY
@@ -286,10 +287,10 @@ def test_questions_are_read_strictly():
     assert [p.keys for p in Better(arm="a", than="a", on="valid.acuracy").problems()] == [("on",), ("arm", "than")]
 
 
-# --- seeds that were added after a look ------------------------------------------------------------------------------
+# --- seeds added after a look ----------------------------------------------------------------------------------------
 
 
-def test_seeds_added_after_a_look_are_said_and_paid_for():
+def test_seeds_added_after_a_look_are_stated_and_corrected_for():
     question, table = Better(arm="new", than="old", on=PERPLEXITY), {"new": arm(0.05), "old": arm()}
     look = EarlierLook("first", "2026-01-01", (0, 1, 2), {str(question): "not distinguishable"})
     (planned,) = analyse([question], Measured({PERPLEXITY: table}))
@@ -304,7 +305,7 @@ def test_seeds_added_after_a_look_are_said_and_paid_for():
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_a_study_that_is_open_to_more_seeds_says_so_with_few_of_them(n):
+def test_optional_stopping_is_stated_even_with_few_seeds(n):
     table = {name: arm(gain, n) for name, gain in (("new", 0.3), ("old", 0.0), ("third", 0.01))}
     for question in (Better(arm="new", than="old"), Best()):
         (verdict,) = analyse([question], Measured({PERPLEXITY: table}, looks="any"))
@@ -313,7 +314,7 @@ def test_a_study_that_is_open_to_more_seeds_says_so_with_few_of_them(n):
         json.dumps(verdict.as_json(), allow_nan=False)
 
 
-def test_skewed_scores_are_said_and_judged_without_t_too():
+def test_skewed_scores_are_reported_and_also_tested_without_t():
     random = np.random.default_rng(7)
     table = {
         name: dict(enumerate((1 + np.exp(1.5 * random.standard_normal(8))).tolist())) for name in ("new", "old", "c")
