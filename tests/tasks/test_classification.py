@@ -1,4 +1,4 @@
-"""A classifier from its recipe to its scores: trained, resumed, trained in company, scored again and asked."""
+"""A classifier from its recipe to its scores: trained alone and in a population, resumed, scored again and used."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ STEPS = 14
 
 
 def table(count: int, offset: int = 0) -> str:
-    """Sentences that hold one word of their subject, somewhere; of several lengths."""
+    """Sentences of several lengths that contain one word of their class."""
     lines = ["text\tlabel"]
     for k in range(offset, offset + count):
         subject = list(SUBJECTS)[k % 3]
@@ -57,7 +57,7 @@ def home(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("classification")
     (home / "set").mkdir()
     (home / "set" / "train.tsv").write_text(table(150))
-    # Some of what is to be judged was in train.
+    # Some test rows are in train.
     (home / "set" / "test.tsv").write_text(table(30, 1000) + table(9).partition("\n")[2])
     return home
 
@@ -103,7 +103,7 @@ def losses(run: Run) -> list[float]:
     return [line["loss"] for line in run.metrics() if "loss" in line]
 
 
-def test_it_learns_and_says_how_well_on_what(trained: Run):
+def test_it_learns_and_its_scores_are_labelled(trained: Run):
     scores = {score.name: score for score in trained.scores()}
     assert scores["test.accuracy"].value > 0.8 and scores["valid.accuracy"].value > 0.8
     assert " of 39 · 95 % interval " in scores["test.accuracy"].label
@@ -116,7 +116,7 @@ def test_it_learns_and_says_how_well_on_what(trained: Run):
     assert trained.facts["classes"] == ["sea", "sky", "soil"]
 
 
-def test_the_title_says_what_is_read_cut_and_held_out(home: Path, tmp_path: Path):
+def test_the_title_describes_the_data_truncation_and_held_out_rows(home: Path, tmp_path: Path):
     told = Told()
     train([recipe(home, "training.duration=1 step")], ["told"], tmp_path, listeners=[told])
     assert told.title[1].startswith("set: 135 texts of 3 classes to train on, ")
@@ -124,7 +124,7 @@ def test_the_title_says_what_is_read_cut_and_held_out(home: Path, tmp_path: Path
     assert told.title[3].startswith("15 texts for valid held out of 150, stratified by class")
 
 
-def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
+def test_replicas_together_equal_replicas_alone(home: Path, tmp_path: Path):
     varied = [
         ["seed=3", "model.dropout=0.0"],
         ["seed=1", "training.optimizer.learning_rate=0.003", "model.dropout=0.3"],
@@ -139,7 +139,7 @@ def test_replicas_together_end_as_they_do_apart(home: Path, tmp_path: Path):
             assert ours.label == theirs.label and ours.value == pytest.approx(theirs.value, rel=1e-4, nan_ok=True)
 
 
-def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(home: Path, tmp_path: Path):
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(home: Path, tmp_path: Path):
     (whole,) = train([recipe(home)], ["run"], tmp_path / "whole")
     (stopped,) = train([recipe(home)], ["run"], tmp_path / "stopped", listeners=[Interrupting()])
     assert str(stopped.status).startswith("interrupted at step 6")
@@ -150,7 +150,7 @@ def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(home: Path, tmp_path
     assert [s.as_json() for s in resumed.scores()] == [s.as_json() for s in whole.scores()]
 
 
-def test_accumulated_parts_are_the_whole_batch(home: Path, tmp_path: Path):
+def test_accumulated_parts_equal_the_whole_batch(home: Path, tmp_path: Path):
     (whole,) = train([recipe(home)], ["whole"], tmp_path)
     (parts,) = train([recipe(home, "training.accumulate=2")], ["parts"], tmp_path)
     assert losses(parts) == pytest.approx(losses(whole), abs=1e-5)
@@ -165,7 +165,7 @@ def test_a_population_in_turns_and_the_best_checkpoint(home: Path, tmp_path: Pat
         assert run.checkpoint("best").step == min(evaluated, key=evaluated.__getitem__)
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- use -------------------------------------------------------------------------------------------------------------
 
 
 def test_scoring_again_gives_the_scores_of_training(trained: Run, tmp_path: Path):
@@ -179,7 +179,7 @@ def test_scoring_again_gives_the_scores_of_training(trained: Run, tmp_path: Path
     assert train_accuracy.name == "train.accuracy" and train_accuracy.value > 0.9 and train_loss.value < 0.5
 
 
-def test_a_model_comes_back_from_its_folder(trained: Run):
+def test_a_model_is_loaded_from_its_folder(trained: Run):
     model, saved = load_model(trained)
     assert isinstance(model, Classifier) and model.classes == 3 and not model.training and saved.step > 0
 
@@ -193,7 +193,7 @@ def test_predictions_row_by_row(trained: Run):
         predictions(trained, "tset")
 
 
-def test_a_typed_text_gets_the_chances_of_every_class(trained: Run):
+def test_a_typed_text_gets_the_probability_of_every_class(trained: Run):
     found = classify_text(trained, "the old ship here", "auto")
     assert next(iter(found.chances)) == "sea" and sum(found.chances.values()) == pytest.approx(1)
     assert set(found.chances) == {"sea", "sky", "soil"}
@@ -201,7 +201,7 @@ def test_a_typed_text_gets_the_chances_of_every_class(trained: Run):
     json.dumps(found.as_json(), allow_nan=False)
 
 
-def test_gradients_are_of_a_class_by_its_name(trained: Run):
+def test_gradients_are_of_the_named_class(trained: Run):
     gradients = gradients_at(trained, "ship wave salt")
     assert gradients.explained.predicted == ["sea"] == list(gradients.rows)
     assert list(gradients.lengths.shape) == [1, 3]
@@ -218,7 +218,7 @@ def test_a_text_longer_than_the_learned_positions_is_refused(trained: Run):
         classify_text(trained, "the old one here again ship the", "auto")
 
 
-def test_positions_that_do_not_end_read_on_and_say_so(home: Path, tmp_path: Path):
+def test_unlimited_positions_read_longer_texts_with_a_note(home: Path, tmp_path: Path):
     (run,) = train([recipe(home, "model.positions=rotary", "training.duration=1 step")], ["far"], tmp_path)
     (note,) = classify_text(run, "the old one here again ship the", "auto").notes
     assert note == "the text has 7 tokens, more than the model was trained on (6)"
@@ -229,7 +229,7 @@ def test_an_empty_text_has_no_class(trained: Run):
         classify_text(trained, "  \t", "auto")
 
 
-def test_what_is_asked_of_language_models_is_refused_in_words(trained: Run):
+def test_commands_for_language_models_are_refused_with_a_message(trained: Run):
     for ask in (
         lambda: sample_text(trained, "the", Draw(3), "auto", print),
         lambda: score_sentence(trained, "the"),
@@ -239,7 +239,7 @@ def test_what_is_asked_of_language_models_is_refused_in_words(trained: Run):
             ask()
 
 
-def test_a_table_that_somebody_brings_is_scored(trained: Run, tmp_path: Path):
+def test_a_users_table_is_scored(trained: Run, tmp_path: Path):
     shutil.copy(Path(trained.recipe.data.path) / "test.tsv", tmp_path / "mine.tsv")
     found = {score.name: score.value for score in score_file(trained, tmp_path / "mine.tsv")}
     again = {score.name: score.value for score in score_splits_again(trained, ["test"])}
@@ -253,7 +253,7 @@ def test_a_table_that_somebody_brings_is_scored(trained: Run, tmp_path: Path):
         score_file(trained, tmp_path / "mine.tsv", ReadingWindow(4))
 
 
-def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Path):
+def test_a_whole_file_is_classified_like_its_texts(trained: Run, tmp_path: Path):
     texts = ["the old ship", "", "the zebra", "here a ship again the old one"] * 200
     path = tmp_path / "in.csv"
     with path.open("w", newline="") as file:
@@ -278,7 +278,7 @@ def test_a_whole_file_is_classified_as_its_texts_are(trained: Run, tmp_path: Pat
     assert objects[1]["predicted"] is None and objects[0]["classes"] == pytest.approx(alone, abs=2e-6)
 
 
-def test_which_weights_are_scored_is_said_with_what_they_were_chosen_by(home: Path, tmp_path: Path):
+def test_the_label_names_the_checkpoint_and_how_it_was_chosen(home: Path, tmp_path: Path):
     kept = ("training.keep_best=true", "training.evaluate_every=2 steps", "training.duration=8 steps")
     for changes, chosen in (
         ((*kept, "training.best_by=accuracy"), "the best by valid.accuracy"),
@@ -293,14 +293,14 @@ def test_which_weights_are_scored_is_said_with_what_they_were_chosen_by(home: Pa
     assert run.weights("8") == {"step": 8, "of": 8, "chosen": "as asked for"}
 
 
-def test_lines_of_a_pipe_are_texts(trained: Run):
+def test_piped_lines_are_texts(trained: Run):
     brought = texts_of_lines(trained, text_from_pipe("the ship\r\n\r\nold\r\n".encode("utf-16"), None))
     assert brought.texts == ["the ship", None, "old"]
     with pytest.raises(UserError, match="--encoding cp1252"):
         text_from_pipe("naïve".encode("cp1252"), None)
 
 
-def test_columns_of_a_file_that_cannot_be_meant(trained: Run, tmp_path: Path):
+def test_impossible_columns_of_a_file(trained: Run, tmp_path: Path):
     (tmp_path / "a.csv").write_text("text,predicted\nthe ship,x\n", "utf-8")
     with pytest.raises(UserError, match="already has a column 'predicted'"):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv"))
@@ -308,7 +308,7 @@ def test_columns_of_a_file_that_cannot_be_meant(trained: Run, tmp_path: Path):
         texts_of_file(trained, GivenFile(tmp_path / "a.csv", columns=("body",)))
 
 
-def test_a_set_that_has_changed_since_is_not_scored(home: Path, tmp_path: Path):
+def test_a_data_set_that_has_changed_is_not_scored(home: Path, tmp_path: Path):
     shutil.copytree(home / "set", tmp_path / "set")
     (run,) = train([recipe(tmp_path, "training.duration=1 step")], ["run"], tmp_path)
     with (tmp_path / "set" / "test.tsv").open("a") as file:
@@ -317,7 +317,7 @@ def test_a_set_that_has_changed_since_is_not_scored(home: Path, tmp_path: Path):
         score_splits_again(run)
 
 
-def test_a_run_that_has_forgotten_its_classes_says_so(trained: Run, tmp_path: Path):
+def test_a_run_without_its_classes_is_refused(trained: Run, tmp_path: Path):
     shutil.copytree(trained.folder, tmp_path / "copy")
     run = open_run("copy", tmp_path)
     facts = json.loads((run.folder / "run.json").read_text())
@@ -352,12 +352,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_does_not_go_together_is_said(home: Path, case):
+def test_impossible_combinations_are_refused(home: Path, case):
     changes, words = BAD[case]
     with pytest.raises(UserError) as caught:
         recipe(home, *changes)
     assert words in str(caught.value)
 
 
-def test_reweighted_heads_are_no_leak_where_everybody_sees_everybody(home: Path):
+def test_reweighted_heads_are_no_leak_without_a_causal_mask(home: Path):
     assert recipe(home, "model.mixer.fusion=reweight", "training.schedule.warmup=2 steps").warnings() == []

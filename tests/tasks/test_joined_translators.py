@@ -1,4 +1,5 @@
-"""Runs of translators as one: scored, translating, in a study; what cannot be averaged is refused in words."""
+"""Ensembles of translators: scored, translating, and in a study; runs that cannot be averaged are refused with a
+message."""
 
 import json
 
@@ -45,7 +46,7 @@ def runs(home, *names: str):
     return [open_run(name, home) for name in names]
 
 
-def test_what_they_write_as_one_is_scored_like_anything_else(home):
+def test_the_output_of_an_ensemble_is_scored_like_any_other(home):
     found = score_together(runs(home, "a", "alone", "b"))
     scores = {score.name: score for score in found.scores}
     gains = {gain.name: gain for gain in found.gains}
@@ -62,7 +63,7 @@ def test_what_they_write_as_one_is_scored_like_anything_else(home):
     assert gains["valid.loss"].value > 0  # by Jensen's inequality
 
 
-def test_they_translate_as_one(home, command_line, monkeypatch, tmp_path):
+def test_an_ensemble_translates(home, command_line, monkeypatch, tmp_path):
     import io
 
     some = runs(home, "a", "b")

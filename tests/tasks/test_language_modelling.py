@@ -1,4 +1,4 @@
-"""Language modelling: what the task says of itself."""
+"""The task of language modelling."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from headway.scoring.metrics import parsed
 from headway.tasks.language_modelling import LanguageModelling
 
 
-def test_its_scores_and_those_of_cheap_methods_are_those_it_promises(workshop):
+def test_it_has_the_scores_and_baselines_it_declares(workshop):
     promised = [metric.name for metric in LanguageModelling.metrics]
     assert [parsed(score.name).metric for score in workshop.run.scores()] == promised
     report = read_report(workshop.run.folder)
@@ -19,7 +19,7 @@ def test_its_scores_and_those_of_cheap_methods_are_those_it_promises(workshop):
     assert {baseline.score.name for baseline in report.baselines} == {f"valid.{LanguageModelling.headline.name}"}
 
 
-def test_a_constant_text_and_segments_without_room_are_refused_in_words(tmp_path, monkeypatch):
+def test_a_constant_text_and_too_long_segments_are_refused_with_a_message(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     (tmp_path / "same.txt").write_text("a" * 4000)
     (tmp_path / "other.txt").write_text("to be or not to be\n" * 400)

@@ -1,4 +1,4 @@
-"""Masked language models: trained, scored, asked to fill in, looked into."""
+"""Masked language models: trained, scored, filling in masks, maps."""
 
 import math
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_it_learns_to_fill_in(runs):
         fill_text(runs[0], "[MASK] " * 20, 3, "auto")
 
 
-def test_layers_that_cannot_see_what_follows_are_told_of(home):
+def test_layers_that_cannot_see_later_tokens_get_a_warning(home):
     def warned(mixer: str) -> bool:
         said = recipe(home, f"model.mixer={mixer}", "model.positions=none").warnings()
         return any("left to right" in one for one in said)
@@ -64,8 +64,8 @@ def test_layers_that_cannot_see_what_follows_are_told_of(home):
     assert warned("gru") and not warned("{kind: gru, bidirectional: true}") and not warned("{heads: 2}")
 
 
-def test_what_is_lost_on_each_token_but_those_that_are_hidden(runs):
-    """[MASK] is one token, as in what is filled in and in the maps; and nobody knows what is right there."""
+def test_the_loss_of_each_token_except_masked_ones(runs):
+    """A typed [MASK] is one token, as in `fill` and in maps, and has no loss because the right token is unknown."""
     model, _ = load_model(runs[0])
     told = tasks.of(runs[0].recipe).losing(runs[0], model, "The quick [MASK] fox no 7")()
     assert told.pieces == ["The", "quick", "[MASK]", "fox", "no", "7"]
@@ -80,7 +80,7 @@ def test_a_text_far_beyond_what_it_was_trained_on_is_refused(runs, monkeypatch):
         fill_text(runs[0], "The quick [MASK] fox no 7 jumps [MASK] the lazy dog,", 3, "auto")
 
 
-def test_scores_are_means_over_hidden_tokens(runs):
+def test_scores_are_means_over_masked_tokens(runs):
     scores = {score.name: score for score in runs[0].scores()}
     assert scores["valid.pseudo_perplexity"].value == pytest.approx(math.exp(scores["valid.loss"].value))
     assert "masked at once" in scores["valid.loss"].label and 0 < scores["valid.masked_accuracy"].value <= 1
@@ -90,7 +90,7 @@ def test_scores_are_means_over_hidden_tokens(runs):
     assert float(again.nats.mean()) == pytest.approx(scores["valid.loss"].value, abs=1e-5)
 
 
-def test_a_text_is_scored_with_one_token_hidden_at_a_time(runs):
+def test_a_text_is_scored_with_one_token_masked_at_a_time(runs):
     shown, scores = score_sentence(runs[0], "The quick brown fox")
     assert len(shown.nats) == 4 and scores[0].value == pytest.approx(np.mean([n for n in shown.nats if n is not None]))
     model, tokenizer = load_model(runs[0])[0], runs[0].tokenizer
@@ -111,18 +111,18 @@ def test_files_ensembles_and_what_such_models_cannot_do(runs, home):
         sample_text(runs[0], "The", Draw(), "auto", print)
 
 
-def test_maps_show_the_marks(runs):
+def test_maps_show_special_tokens(runs):
     maps = look_at(runs[0], "The [MASK] brown fox")
     assert maps.tokens[0] == "[CLS]" and maps.tokens[2] == "[MASK]" and maps.tokens[-1] == "[SEP]"
 
 
-def test_a_population_is_what_each_is_alone(home, tmp_path, runs):
+def test_a_population_equals_its_members_alone(home, tmp_path, runs):
     (alone,) = train([recipe(home, "seed=1")], ["alone"], tmp_path)
     ours, theirs = ({s.name: s.value for s in run.scores()} for run in (alone, runs[1]))
     assert ours == pytest.approx(theirs, rel=2e-4)
 
 
-def test_resumed_as_if_never_stopped(home, tmp_path, runs):
+def test_a_resumed_run_equals_an_uninterrupted_one(home, tmp_path, runs):
     short = recipe(home, "training.checkpoint_every=10 steps")
     (run,) = train([short], ["stopped"], tmp_path)
     run.forget_after(20)
@@ -134,7 +134,7 @@ BERT = ("model.norm={kind: layer, placement: post, of_embeddings: true}", "model
 
 
 @pytest.mark.parametrize("tokens", ["word", "{kind: bpe, size: 300}", "char"])
-def test_as_a_bert_that_transformers_reads_and_headway_starts_from(tokens, home, tmp_path, monkeypatch):
+def test_it_is_exported_as_a_bert_for_transformers_and_as_initial_weights(tokens, home, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     short = recipe(home, *BERT, f"data.tokenizer={tokens}", "model.context=80", "training.duration=4 steps")
     (run,) = train([short], ["bert"], tmp_path)
@@ -147,7 +147,7 @@ def test_as_a_bert_that_transformers_reads_and_headway_starts_from(tokens, home,
     assert given["input_ids"][0].tolist() == ours.tolist() and type(theirs).__name__ == "BertForMaskedLM"
     with torch.no_grad():
         torch.testing.assert_close(theirs(**given).logits[0], model(torch.tensor(ours)[None, None].long())[0, 0])
-    # Back again, from the folder and from the run: as a model that goes on guessing, and as a classifier.
+    # Loaded again from the folder and from the run: as a masked model, and as a classifier.
     for origin in (folder, run.folder):
         again = recipe(home, f"data.tokenizer={{kind: pretrained, from: {origin}}}", "model.context=80")
         tree = again.model_dump(mode="json")
@@ -158,7 +158,7 @@ def test_as_a_bert_that_transformers_reads_and_headway_starts_from(tokens, home,
         torch.testing.assert_close(same, model(torch.tensor(ours)[None, None].long())[0, 0], atol=1e-5, rtol=1e-4)
 
 
-def test_a_classifier_starts_from_a_run_and_from_a_recipe_that_is_trained_first(home, tmp_path, monkeypatch):
+def test_a_classifier_starts_from_a_run_or_from_a_recipe_that_is_trained_first(home, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     (tmp_path / "rows.tsv").write_text("".join(f"the {a} {b}\t{a}\n" for a in ("fox", "dog") for b in range(30)))
     data = {"kind": "labelled", "source": "files", "path": str(tmp_path / "rows.tsv"), "text": 1, "label": 2}

@@ -1,7 +1,7 @@
-"""A kind of task that Headway does not know, written down here from spec to evidence, goes through everything there is:
-trained alone and as a population, audited, scored, studied, reported and looked at. No file of the package knows of it.
+"""A kind of task that Headway does not know, defined here from spec to evidence, goes through the whole pipeline:
+trained alone and as a population, audited, scored, studied, reported and shown. No file of the package knows of it.
 
-The task: how often the letter `a` stands in a row of letters. A number is asked for, not a choice.
+The task: how often the letter `a` occurs in a row of letters. The output is a number, not a class.
 """
 
 import copy
@@ -53,11 +53,11 @@ from headway.tasks.task import TASKS, Task
 
 
 class Letters(DataSpec):
-    """Rows of letters, drawn from nothing but this."""
+    """Rows of letters, generated from this spec alone."""
 
     kind: Literal["letters"] = "letters"
     rows: int = 240
-    """Of train; valid has a fourth of them."""
+    """Rows of train; valid has a quarter as many."""
     tokenizer: TokenizerSpec = Char()
 
     def row_length(self, context: int) -> int:
@@ -108,7 +108,7 @@ def drawn(spec: Letters, longest: int) -> LetterRows:
 
 
 class CounterSpec(BackboneSpec):
-    """An encoder that says a number: the sum of what its tokens say."""
+    """An encoder with a number as its output: the sum over its tokens."""
 
     reads = "letters"
     kind: Literal["counter"] = "counter"
@@ -127,7 +127,7 @@ class Counter(Backbone):
     def __init__(self, spec: CounterSpec, vocabulary: int, replicas: int, device: str):
         super().__init__(spec, vocabulary, replicas, device, Everything())
         self.spec = spec
-        self.output = Linear(replicas, spec.width, 1, gain=0.05)  # a start that says about nothing
+        self.output = Linear(replicas, spec.width, 1, gain=0.05)  # initially close to zero
 
     def forward(
         self, ids: Int[Tensor, "R B T"], padding_mask: Bool[Tensor, "R B T"] | None = None
@@ -253,7 +253,7 @@ class Counts(Evidence):
         return len(self.task.data.split(split))
 
 
-# --- from here on it is a kind like any other ------------------------------------------------------------------------
+# --- from here on it is used like any other task ---------------------------------------------------------------------
 
 TREE = {
     "data": {"kind": "letters"},
@@ -269,7 +269,7 @@ TREE = {
 }
 OPEN = (DataSpec.variants, ModelSpec.variants, TASKS, METRICS, AUDITS)
 WRITTEN = [(registry, name, registry[name]) for registry in OPEN for name in registry.of_module(__name__)]
-for registry in OPEN:  # what other tests find does not hang on whether these were collected beside them
+for registry in OPEN:  # so that other tests do not depend on whether this file was collected
     registry.forget(__name__)
 
 
@@ -288,7 +288,7 @@ def recipe(*changes: str) -> Recipe:
 
 @pytest.fixture(scope="module")
 def population(known, tmp_path_factory) -> list[Run]:
-    """Two seeds, trained as one."""
+    """Two seeds, trained as one population."""
     home = tmp_path_factory.mktemp("toy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADWAY_CACHE", str(home / "cache"))
@@ -296,7 +296,7 @@ def population(known, tmp_path_factory) -> list[Run]:
         return train(recipes, names, home / "runs")
 
 
-def test_it_learns_alone_as_it_does_among_others(population, tmp_path):
+def test_it_learns_alone_as_in_a_population(population, tmp_path):
     (alone,) = train([recipe("seed=1", "training.duration=10 steps")], ["alone"], tmp_path)
     losses = [[line["loss"] for line in run.metrics() if "loss" in line][:5] for run in (alone, population[1])]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and len(losses[0]) == 5
@@ -317,9 +317,9 @@ def test_it_is_audited_as_a_run_and_as_a_recipe(tmp_path, monkeypatch):
     assert report is not None and report.failures == []
     found = {finding.audit for finding in report.findings}
     assert {"padding", "batch-invariance", "order", "loss", "one-batch", "moved", "kernel", "beats-chance"} <= found
-    assert {"counts-letters", "did-it-train"} <= found, "an audit of its own, and those of its training"
+    assert {"counts-letters", "did-it-train"} <= found, "its own audit, and those of training"
     assert {"causality", "cache", "initial-loss", "beats-counting"} <= set(report.not_run)
-    assert not {"targets", "tied"} & (found | set(report.not_run)), "of other kinds"
+    assert not {"targets", "tied"} & (found | set(report.not_run)), "those of other tasks"
     assert [baseline.method for baseline in report.baselines] == ["mean of train"]
     before = audit_recipe(recipe())
     assert before.failures == [] and before.finding("padding") is not None
@@ -356,7 +356,7 @@ def test_two_arms_of_it_get_a_verdict_and_a_report(tmp_path, monkeypatch):
     assert found.report is not None and "mean of train" in found.report.read_text("utf-8")
 
 
-def test_it_is_looked_at(population):
+def test_its_maps_are_shown(population):
     picture, numbers = look([population[0]], "abacad", "heads", None, None, "auto")
     assert len(numbers["heads"]) == 2 and picture.grids
     _, numbers = look([population[0]], "abacad", "gradients", None, None, "auto")
@@ -366,7 +366,7 @@ def test_it_is_looked_at(population):
     assert len(said["lengths"]) == 6
 
 
-def test_verbs_know_it(population, command_line):
+def test_commands_support_it(population, command_line):
     runs = str(population[0].folder.parent)
     listed = command_line("runs", "--runs", runs)
     assert listed.code == 0 and "letters off" in listed.out and "valid" in listed.out
@@ -382,7 +382,7 @@ def test_verbs_know_it(population, command_line):
         classify_text(population[0], "a", "auto")
 
 
-def test_mistakes_and_warnings_are_told_like_those_of_any_kind():
+def test_mistakes_and_warnings_are_reported_as_for_any_task():
     with pytest.raises(UserError, match="a counter learns from letters data, not from text data"):
         recipe("data.kind=text")
     assert "to count letters, one layer is enough" in recipe("model.layers=2").warnings()

@@ -1,4 +1,4 @@
-"""Translation from a recipe to a verdict: trained, resumed, audited, scored, translated and looked at."""
+"""Translation from a recipe to a verdict: trained, resumed, audited, scored, translating, maps."""
 
 import json
 
@@ -53,7 +53,7 @@ def rows(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unlike(tmp_path_factory):
-    """Rows of one word to six, all in one range of length."""
+    """Rows of one to six words, all in one bucket of lengths."""
     path = tmp_path_factory.mktemp("unlike") / "pairs.tsv"
     texts = [" ".join(WORDS[(k + j) % 10] for j in range(1 + k % 6)) for k in range(120)]
     path.write_text("".join(f"{text}\t{text}\n" for text in texts), "utf-8")
@@ -85,14 +85,14 @@ def test_it_trains_is_audited_and_translates(rows, tmp_path, kind):
     *stacks, aligned = picture.grids
     assert len(stacks) == (3 if kind == "encoder-decoder" else 1)
     for panel in (panel for grid in stacks for row in grid.panels for panel in row):
-        assert panel.matrix.shape == (len(panel.rows), len(panel.columns))  # no column is of padding
+        assert panel.matrix.shape == (len(panel.rows), len(panel.columns))  # no column is padding
         assert panel.matrix.sum(1) == pytest.approx(np.ones(len(panel.rows)), abs=1e-5)
     ((panel,),) = aligned.panels
     assert panel.columns == ("one", "two", "three", "END") and panel.rows[-1] == "END"
     assert panel.matrix.shape == (len(panel.rows), 4) and numbers["alignment"] == panel.matrix.argmax(1).tolist()
 
 
-def test_replicas_train_beside_each_other_as_alone_and_resume(rows, tmp_path):
+def test_replicas_train_together_as_alone_and_resume(rows, tmp_path):
     together = train([recipe(rows, seed=s) for s in (0, 1)], ["a", "b"], tmp_path / "both")
     (alone,) = train([recipe(rows, seed=1)], ["b"], tmp_path / "alone")
     assert {s.name: s.value for s in together[1].scores()} == pytest.approx(
@@ -104,7 +104,7 @@ def test_replicas_train_beside_each_other_as_alone_and_resume(rows, tmp_path):
     ("kind", "changes"), [("encoder-decoder", []), ("decoder-only", ["model.mask=causal", "model.loss_on=all"])]
 )
 def test_a_batch_in_parts_has_the_mean_over_all_its_tokens(unlike, tmp_path, kind, changes):
-    """Not the mean of the means of its parts, of which one has more tokens than another."""
+    """And not the mean of the means of its parts, which have different numbers of tokens."""
     told = []
     for parts in (1, 4):
         given = (*changes, "model.dropout=0.2", "training.duration=4 steps", f"training.accumulate={parts}")
@@ -115,7 +115,7 @@ def test_a_batch_in_parts_has_the_mean_over_all_its_tokens(unlike, tmp_path, kin
 
 
 def test_processes_share_a_batch_by_its_tokens(unlike):
-    """The mean of what two processes note is the loss of the batch, whoever has the longer rows."""
+    """The mean of the losses recorded by two processes is the loss of the batch, even if one has the longer rows."""
     task, noted = tasks.load(recipe(unlike)), []
     for rank, world in ((0, 1), (0, 2), (1, 2)):
         model = task.build([0], "cpu")
@@ -130,13 +130,13 @@ def test_processes_share_a_batch_by_its_tokens(unlike):
     assert sum(shares) / 2 == pytest.approx(whole, rel=1e-6) and shares[0] != pytest.approx(shares[1], rel=1e-3)
 
 
-def test_given_targets_are_asked_of_translators_alone(workshop):
+def test_only_translators_score_given_targets(workshop):
     with pytest.raises(UserError, match="needs a translator"):
         GivenTargets().check(tasks.load(tiny_recipe(workshop.text)))
 
 
-def test_the_mean_of_the_last_checkpoints_is_kept_and_scored(rows, tmp_path):
-    """Of the last 2, which are 4 steps apart: `every`, and `last` as their share of the training."""
+def test_the_mean_of_the_last_checkpoints_is_saved_and_scored(rows, tmp_path):
+    """The last 2, which are 4 steps apart; given as `every`, and as a share of training by `last`."""
     constant, kept = "training.schedule=constant", []
     for steps in (8, 12):
         (run,) = train([recipe(rows, constant, f"training.duration={steps} steps")], [f"{steps}"], tmp_path)
@@ -168,7 +168,7 @@ def test_given_targets_are_measured_with_padding_and_without(unlike, tmp_path):
     assert set(measure.told) == set(found)
 
 
-def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
+def test_two_vocabularies_are_stored_in_the_run(rows, tmp_path):
     changes = ("data.target_tokenizer=char", "model.context=24", "training.duration=5 steps")
     (run,) = train([recipe(rows, *changes)], ["two"], tmp_path)
     assert (run.folder / "target_tokenizer.json").exists()
@@ -191,7 +191,7 @@ def test_two_vocabularies_are_kept_with_the_run(rows, tmp_path):
         (["scoring.decoding={kind: beam, size: 0}"], "size"),
     ],
 )
-def test_what_cannot_work_is_told_before(rows, changes, message):
+def test_impossible_settings_are_refused_before_training(rows, changes, message):
     with pytest.raises(UserError, match=message):
         recipe(rows, *changes)
 
@@ -216,13 +216,13 @@ def test_the_verb(rows, tmp_path, command_line, monkeypatch):
     for content, words in (("\ufeffone\ntwo\n".encode("utf-16-le"), ()), (b"one\rtwo\r", ("--encoding", "cp1252"))):
         assert pipe(content, *words).out == pipe(b"one\ntwo\n").out
     drawn = pipe(b"one two three\n" * 20, "--temperature", "3")
-    assert drawn.out.count("\n") == 20  # though the vocabulary has a line end
+    assert drawn.out.count("\n") == 20  # although the vocabulary has a line end
     (tmp_path / "blank").write_text("\n \n\n")
     assert command_line("translate", "tiny", "--file", str(tmp_path / "blank"), *where).out == pipe(b"\n\n\n").out
     blank = command_line("translate", "tiny", "  ", *where)
-    assert blank.out == "\n" and "the text is empty" in blank.err  # as a line of blanks in a file is
+    assert blank.out == "\n" and "the text is empty" in blank.err  # as for a blank line in a file
     scored = [command_line("translate", "tiny", f"one{gap}two", "--nbest", "2", *where).out for gap in ("\n", " ")]
-    assert scored[0] == scored[1]  # as a cell of a table is read
+    assert scored[0] == scored[1]  # as in a cell of a table
     drawing = ("--temperature", "2", "--top-k", "3", "--seed", "1")
     told = [command_line("translate", "tiny", text, *drawing, *where).out for text in ("one two", " one two ")]
     assert told[0] == told[1]
@@ -274,8 +274,8 @@ def test_other_models_do_not_translate(workshop, command_line):
         pytest.param("{kind: beam, size: 3}", marks=pytest.mark.slow),
     ],
 )
-def test_an_empty_source_of_a_held_out_split_stays_empty_is_told_and_counted_again(tmp_path, decoding):
-    """Whoever scores it reads the same as whoever translates it."""
+def test_an_empty_source_of_a_held_out_split_stays_empty_and_is_reported_and_recounted(tmp_path, decoding):
+    """Scoring and translating read the same source."""
     (tmp_path / "train.tsv").write_text("\n".join(ROWS) + "\n", "utf-8")
     (tmp_path / "valid.tsv").write_text("one two\ttwo one\n\tthree\nfour one\tone four\n", "utf-8")
     changes = ("training.duration=2 steps", f"scoring.decoding={decoding}", "scoring.decoding.extra=2")
