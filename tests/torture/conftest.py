@@ -1,4 +1,4 @@
-"""One bench for all of them: making it takes seconds."""
+"""One bench for all tests of this folder, because making it takes seconds."""
 
 import pytest
 from crash import Forge

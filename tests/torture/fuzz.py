@@ -1,8 +1,8 @@
-"""Commands and damages drawn by lot, from a seed: what somebody types who knows no better, and what befalls folders.
+"""Random commands and random damage, from a seed: what users type by mistake, and what happens to folders.
 
-A *command* is a verb with arguments and options as the command line itself tells them, so that verbs which come later
-are tried too; values come from a heap of what people, scripts and attackers write. A *damage* is one file of a run's or
-study's folder that is no longer what was written, and a command that may read it.
+A *command* is a verb with arguments and options, as declared by the command line itself, so that new verbs are
+included; values come from a list of what people, scripts and attackers write. A *damage* replaces one file of a run's
+or study's folder, and is followed by a command that may read it.
 """
 
 import json
@@ -19,9 +19,9 @@ import typer
 from crash import Ended, Forge
 
 SECONDS = 10
-"""Of a process's own time; a command that takes longer hangs."""
+"""CPU seconds of a process; a command that takes longer counts as hanging."""
 NOT_TRIED = {"open", "bench", "case"}
-"""They serve, measure or train for as long as it takes."""
+"""Verbs that serve, measure or train for as long as needed."""
 ENDLESS = {
     "--tokens",
     "--count",
@@ -33,7 +33,7 @@ ENDLESS = {
     "--workers",
     "--for",
 }
-"""Where a large number is a wish that takes its time."""
+"""Options for which a large number legitimately takes long."""
 
 DEEP = "[" * 500 + "]" * 500
 BOMB = "[&a [x,x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c]]"
@@ -122,7 +122,7 @@ KEYS = [
 
 
 def lay_traps(home: Path) -> None:
-    """What names in `PATHS` lead to."""
+    """Creates what the names in `PATHS` refer to."""
     os.mkfifo(home / "pipe")
     (home / "loop").symlink_to("loop")
     (home / "binary").write_bytes(bytes(range(256)) * 4)
@@ -146,7 +146,7 @@ def lay_traps(home: Path) -> None:
 
 
 def commands(seed: int) -> Iterator[list[str]]:
-    """One after the other, without an end."""
+    """An endless sequence of commands."""
     from headway.cli import app
 
     draw, verbs = random.Random(seed), list(_verbs(typer.main.get_command(app), ()))
@@ -208,7 +208,7 @@ def _replaced(make: Callable[[Path], Any]) -> Callable[[Path, random.Random], No
 
 
 def _other(file: Path, draw: random.Random) -> None:
-    """Another file, of another run if there is one of that name."""
+    """Replaces it by another file, of the same name in another run if there is one."""
     others = [path for path in file.parent.parent.rglob(file.name) if path != file and path.is_file()]
     others += [path for path in file.parent.iterdir() if path.is_file() and path != file]
     content = file.read_bytes()
@@ -244,19 +244,19 @@ DAMAGES: dict[str, Callable[[Path, random.Random], Any]] = {
 
 @dataclass
 class Ground:
-    """Where damage is tried: a folder as it was written, and what commands say of it then."""
+    """Where damage is tried: an intact folder, and the output of commands on it."""
 
     home: Path
     whole: Path
-    """What is copied, damaged and asked."""
+    """The folder that is copied, damaged and read."""
     forge: Forge
     words: list[list[str]]
-    """The commands, in a folder where `whole` is called `at`."""
+    """The commands, for a folder where `whole` is called `at`."""
     clean: dict[str, Ended] = field(default_factory=dict)
     count: int = 0
 
     def try_one(self, draw: random.Random) -> str:
-        """What went wrong, in words; empty if nothing did."""
+        """What went wrong, as text; empty if nothing did."""
         self.count += 1
         words = draw.choice(self.words)
         if (key := json.dumps(words)) not in self.clean:
@@ -295,14 +295,14 @@ class Ground:
 
 
 NOT_READ = {"report.html", "report.md", "table.tex", "scores.csv", "log.txt", "verdicts.json", "lock"}
-"""Written for people, or of no meaning; `verdicts.json` is read of studies alone that are older than looks.json."""
+"""Files that are only for people, or have no effect; `verdicts.json` is only read for studies older than looks.json."""
 
 MADE_AGAIN = {"audit.json"}
-"""Where it is gone audits are made, as of a run that never had any; what they find is said."""
+"""If this file is missing, audits are run as for a run without any, and their findings are reported."""
 
 
 def wrong(ended: Ended) -> str:
-    """A traceback, a hang, a death."""
+    """A traceback, a hang, or a crash, as text."""
     if "Traceback (most recent call last)" in ended.err + ended.out:
         return ended.err[-1500:]
     if ended.code in (-signal.SIGPROF, -signal.SIGALRM):

@@ -1,4 +1,4 @@
-"""Damaged files: each is named, and what was before it is used."""
+"""Damaged files: each is named, and the last good version is used."""
 
 import itertools
 import os
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="need
 
 @pytest.fixture(scope="module")
 def halfway(bench: Bench) -> Path:
-    """A run that was killed when its last checkpoint was about to be: there are steps 9 and 6, bests of 8 and 6. Beside
-    it another, with another seed."""
+    """A run killed while writing its last checkpoint: it has steps 9 and 6, and best checkpoints of 8 and 6. Next to it
+    another run, with another seed."""
     at = bench.place("mkdir whole/1/run/checkpoints/.step-00000012")
     for name, changes in (("run", []), ("other", ["seed=5"])):
         words = ["train", "torture.yaml", *changes, "--name", name, "--runs", "halfway"]
@@ -38,7 +38,7 @@ def halfway(bench: Bench) -> Path:
 
 
 def put(source: str, target: str) -> Callable[[Path], None]:
-    """A file or folder in place of another."""
+    """Replaces a file or folder by another."""
 
     def damage(halfway: Path) -> None:
         if (halfway / target).is_dir():
@@ -94,7 +94,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_named_and_what_was_before_it_used(bench: Bench, halfway: Path, damage: str):
+def test_damage_is_named_and_the_last_good_checkpoint_used(bench: Bench, halfway: Path, damage: str):
     do, named = DAMAGES[damage]
     runs = bench.new()
     shutil.copytree(halfway, bench.home / runs / "1")
@@ -108,8 +108,10 @@ def test_damage_is_named_and_what_was_before_it_used(bench: Bench, halfway: Path
 
 
 @pytest.mark.parametrize(("name", "damage"), [(WEIGHTS, flip), (OPTIMIZER, cut), (FACTS, Path.unlink)])
-def test_a_damaged_member_takes_the_population_back_with_it(bench: Bench, name: str, damage: Callable[[Path], Any]):
-    """And the file that was damaged is not counted among the checkpoints that are kept."""
+def test_a_population_is_resumed_from_before_the_damage_of_one_member(
+    bench: Bench, name: str, damage: Callable[[Path], Any]
+):
+    """And the damaged checkpoint does not count among those that are kept."""
     runs = bench.new()
     at = bench.place("mkdir whole/3/run-seed-0/checkpoints/.step-00000012", 3)
     assert bench.go(runs, 3, at).code == -signal.SIGKILL
@@ -134,15 +136,15 @@ def no_text(metrics: Path) -> None:
 
 
 def another_loss(metrics: Path) -> None:
-    """Which nobody could see by looking."""
+    """A change that is not visible in the file's structure."""
     lines = metrics.read_bytes().splitlines(keepends=True)
     lines[13] = re.sub(rb'"loss": [0-9.]+', b'"loss": 0.5', lines[13])
     metrics.write_bytes(b"".join(lines))
 
 
 @pytest.mark.parametrize("damage", [cut, half_a_line_more, a_line_less, no_text, another_loss])
-def test_lines_of_metrics_that_were_lost_are_made_again(bench: Bench, damage: Callable[[Path], None]):
-    """Also those of a finished run, whose last checkpoint knows how many there were."""
+def test_lost_lines_of_metrics_are_computed_again(bench: Bench, damage: Callable[[Path], None]):
+    """Also those of a finished run, whose last checkpoint knows their number."""
     runs = bench.new()
     shutil.copytree(bench.home / "whole" / "1", bench.home / runs / "1")
     damage(bench.home / runs / "1" / "run" / "metrics.jsonl")
@@ -150,7 +152,7 @@ def test_lines_of_metrics_that_were_lost_are_made_again(bench: Bench, damage: Ca
     assert ("metrics.jsonl has lost or changed lines before step 12" in err) == (damage is not half_a_line_more)
 
 
-def test_metrics_that_are_gone_are_said_to_be_and_are_no_reason_to_begin_again(bench: Bench, halfway: Path):
+def test_missing_metrics_are_reported_and_training_does_not_start_again(bench: Bench, halfway: Path):
     runs = bench.home / bench.new() / "1"
     shutil.copytree(halfway, runs)
     (runs / "run" / "metrics.jsonl").unlink()
@@ -172,7 +174,7 @@ def test_metrics_that_are_gone_are_said_to_be_and_are_no_reason_to_begin_again(b
     ],
 )
 @pytest.mark.parametrize("content", ["", "[]"])
-def test_what_only_outside_damage_can_empty_is_one_clear_message(bench: Bench, name: str, verb: str, content: str):
+def test_files_emptied_by_outside_damage_are_one_clear_message(bench: Bench, name: str, verb: str, content: str):
     runs = bench.new()
     shutil.copytree(bench.home / "whole" / "1", bench.home / runs / "1")
     (bench.home / runs / "1" / "run" / name).write_text(content)
@@ -192,14 +194,14 @@ def test_what_only_outside_damage_can_empty_is_one_clear_message(bench: Bench, n
 
 @pytest.mark.parametrize("name", ["scores.json", "tokenizer.json", "recipe.yaml"])
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
-def test_what_can_be_made_again_is(bench: Bench, name: str, damage: Callable[[Path], None]):
+def test_files_that_can_be_recreated_are(bench: Bench, name: str, damage: Callable[[Path], None]):
     runs = bench.new()
     shutil.copytree(bench.home / "whole" / "1", bench.home / runs / "1")
     damage(bench.home / runs / "1" / "run" / name)
     bench.ends_well(runs, 1)
 
 
-def test_imported_weights_that_are_lost_are_not_replaced_by_random_ones(bench: Bench, halfway: Path):
+def test_lost_imported_weights_are_not_replaced_by_random_ones(bench: Bench, halfway: Path):
     runs = bench.new()
     shutil.copytree(halfway / "run", bench.home / runs / "1" / "run")
     run = open_run("run", bench.home / runs / "1")
@@ -212,7 +214,7 @@ def test_imported_weights_that_are_lost_are_not_replaced_by_random_ones(bench: B
     assert snapshot(run.home) == before
 
 
-def test_what_killed_processes_left_is_cleaned_up_and_what_living_ones_make_is_not(bench: Bench, halfway: Path):
+def test_files_of_killed_processes_are_removed_and_those_of_living_ones_are_not(bench: Bench, halfway: Path):
     runs = bench.new()
     folder = bench.home / runs / "1"
     shutil.copytree(halfway / "run", folder / "run")
@@ -231,7 +233,7 @@ def test_what_killed_processes_left_is_cleaned_up_and_what_living_ones_make_is_n
             (left / "run.json").write_text("{}")
     living = folder / "run" / f".scores.json.{os.getpid()}.partial"
     living.write_text("{")
-    assert bench.forge.run("runs", "--runs", f"{runs}/1").err == ""  # half a run is not a run
+    assert bench.forge.run("runs", "--runs", f"{runs}/1").err == ""  # an incomplete run is not listed
     done = bench.go(runs, 1)
     assert done.code == 0 and living.read_text() == "{"
     living.unlink()

@@ -1,4 +1,4 @@
-"""A full disk, whatever write finds it so; and what is on the disk when."""
+"""A full disk at any write, and what is on the disk at which moment."""
 
 import os
 import random
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="need
 
 
 def fills_up_and_ends_well(bench: Bench, replicas: int, at: int) -> None:
-    """From this change on, nothing can be written; later there is space again."""
+    """From this change on nothing can be written; later there is space again."""
     runs = bench.new()
     ended = bench.go(runs, replicas, at, "full")
     assert ended.code == 2, (at, ended.err)
@@ -33,7 +33,7 @@ def places_that_need_space(bench: Bench, replicas: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("replicas", "stride"), [(1, 47), (3, 311)])
-def test_whatever_write_finds_the_disk_full_the_run_can_be_resumed(bench: Bench, replicas: int, stride: int):
+def test_after_a_full_disk_at_any_write_the_run_can_be_resumed(bench: Bench, replicas: int, stride: int):
     for at in places_that_need_space(bench, replicas)[random.Random(replicas).randrange(stride) :: stride]:
         fills_up_and_ends_well(bench, replicas, at)
 
@@ -41,7 +41,7 @@ def test_whatever_write_finds_the_disk_full_the_run_can_be_resumed(bench: Bench,
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("replicas", "stride"), [(1, 1), (3, 5)])
-def test_every_write_that_finds_the_disk_full(bench: Bench, replicas: int, stride: int):
+def test_a_full_disk_at_every_write(bench: Bench, replicas: int, stride: int):
     for at in places_that_need_space(bench, replicas)[::stride]:
         fills_up_and_ends_well(bench, replicas, at)
 
@@ -77,7 +77,7 @@ def test_a_disk_that_really_is_full(bench: Bench, small_disk: Path):
     assert saved.step in (3, 6, 9)
     scored = bench.forge.run("score", "disk/1/run", "--checkpoint", "last")
     assert scored.code == 0 and "perplexity per token" in scored.out
-    assert bench.go("disk", 1).code == 2  # still full
+    assert bench.go("disk", 1).code == 2  # the disk is still full
     assert open_run("run", small_disk / "1").checkpoint("last").step >= saved.step
     ballast.unlink()
     done = bench.go("disk", 1)
@@ -96,8 +96,8 @@ write_folder_whole(Path("FOLDER"), fill)
 CLEAN = "from pathlib import Path; from headway.core.files import clean_up; clean_up(Path('FOLDER').parent)"
 
 
-def test_a_folder_that_is_replaced_is_at_every_moment_there(bench: Bench):
-    """Under its name, or beside it and put back."""
+def test_a_folder_that_is_replaced_exists_at_every_moment(bench: Bench):
+    """Under its name, or under a temporary name and then restored."""
 
     def fill(partial: Path) -> None:
         for name in "ab":
@@ -120,7 +120,7 @@ def test_a_folder_that_is_replaced_is_at_every_moment_there(bench: Bench):
     assert outcomes == sorted(outcomes) and set(outcomes) == {False, True}
 
 
-def test_what_takes_a_name_is_on_the_disk_before_and_the_name_after(bench: Bench):
+def test_contents_are_on_the_disk_before_they_get_their_name(bench: Bench):
     calls = [call.split(maxsplit=1) for call in bench.calls[1]]
     renamed = [n for n, (call, where) in enumerate(calls) if call == "replace" and where.endswith(".partial")]
     assert len(renamed) > 20
@@ -130,12 +130,12 @@ def test_what_takes_a_name_is_on_the_disk_before_and_the_name_after(bench: Bench
             str(bench.home / w) for call, w in calls[:n] if call == "write" and str(bench.home / w).startswith(where)
         }
         settled = {w for call, w in calls[:n] if call == "fsync"}
-        assert {where} <= settled, "itself"
-        assert {w for w in written if not Path(w).name.startswith(".")} <= settled, "what is in it"
+        assert {where} <= settled, "the file or folder itself"
+        assert {w for w in written if not Path(w).name.startswith(".")} <= settled, "its contents"
         assert calls[n + 1] == ["fsync", str(Path(where).parent)], "its name"
 
 
-def test_metrics_are_on_the_disk_before_the_checkpoint_that_stands_on_them(bench: Bench):
+def test_metrics_are_on_the_disk_before_the_checkpoint_that_refers_to_them(bench: Bench):
     calls = [call.split(maxsplit=1) for call in bench.calls[1]]
     for n, (call, where) in enumerate(calls):
         if call == "replace" and "/.step-" in where and where.endswith(".partial"):

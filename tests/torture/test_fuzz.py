@@ -1,4 +1,5 @@
-"""Ten thousand commands and five thousand damaged files: no traceback, no hang, no silent use. A share of them here."""
+"""Random commands and damaged files: no traceback, no hang, no silent use of damaged data. Some of them here; with
+`slow`, ten thousand commands and five thousand damaged files."""
 
 import itertools
 import random
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="need
 
 
 def try_commands(forge: Forge, home: Path, seed: int, count: int) -> list[str]:
-    """Those that went wrong. What commands make goes into folders that are made anew now and then."""
+    """The commands that went wrong. What they write goes to folders that are replaced regularly."""
     found = []
     for k, words in enumerate(itertools.islice(commands(seed), count)):
         place = home / f"place-{seed}-{k // 50}"
@@ -38,7 +39,7 @@ def template(workshop, forge: Forge, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def runs(workshop, template, tmp_path_factory: pytest.TempPathFactory) -> Ground:
-    """Two runs of one recipe, which differ in their seeds."""
+    """Two runs of one recipe with different seeds."""
     forge, _ = template
     home = tmp_path_factory.mktemp("runs")
     shutil.copy(workshop.recipe, home / "tiny.yaml")

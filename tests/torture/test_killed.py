@@ -1,4 +1,4 @@
-"""Killed: at every change of the disk, at moments drawn by lot, again and again."""
+"""Processes killed at every change of the disk, at random moments, and repeatedly."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="need
 
 
 def test_an_undisturbed_run_is_worth_comparing_with(bench: Bench):
-    """Without a gap or a repeat, with a best that is not the last, and different for every seed."""
+    """Its metrics have no gap and no repetition, its best step is not its last, and the seeds differ."""
     for replicas, members in ((1, ["run"]), (3, [f"run-seed-{seed}" for seed in range(3)])):
         found = bench.whole[replicas]
         for member in members:
@@ -36,17 +36,17 @@ def test_an_undisturbed_run_is_worth_comparing_with(bench: Bench):
 def dies_and_ends_well(bench: Bench, replicas: int, at: int) -> None:
     runs = bench.new()
     assert bench.go(runs, replicas, at).code == -signal.SIGKILL, at
-    assert "broken" not in bench.ends_well(runs, replicas).err  # nothing half made, or half removed, has a name
+    assert "broken" not in bench.ends_well(runs, replicas).err  # no incomplete folder has a final name
 
 
 @pytest.mark.parametrize(("replicas", "stride"), [(1, 61), (3, 307)])
-def test_killed_at_any_change_of_the_disk_it_ends_the_same(bench: Bench, replicas: int, stride: int):
+def test_a_run_killed_at_any_change_of_the_disk_ends_the_same(bench: Bench, replicas: int, stride: int):
     for at in range(random.Random(replicas).randrange(stride) + 1, len(bench.calls[replicas]) + 1, stride):
         dies_and_ends_well(bench, replicas, at)
 
 
-def test_killed_with_a_state_that_is_carried_it_ends_the_same(bench: Bench):
-    """Of a population, in parts of a batch, in the second pass over the text."""
+def test_a_killed_run_with_a_carried_state_ends_the_same(bench: Bench):
+    """For a population that accumulates parts of a batch, in the second pass over the text."""
     changes = ["data.batches=contiguous", "data.segment=64", "model.context=64", "training.accumulate=2"]
     words = bench.words("carried", 2, *changes, "model.positions=rotary", "model.mixer.memory=24")
     whole = bench.forge.run(*words)
@@ -62,7 +62,7 @@ def test_killed_with_a_state_that_is_carried_it_ends_the_same(bench: Bench):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("replicas", "stride"), [(1, 1), (3, 5)])
-def test_killed_at_every_change_of_the_disk_it_ends_the_same(bench: Bench, replicas: int, stride: int):
+def test_a_run_killed_at_every_change_of_the_disk_ends_the_same(bench: Bench, replicas: int, stride: int):
     for at in range(1, len(bench.calls[replicas]) + 1, stride):
         dies_and_ends_well(bench, replicas, at)
 
@@ -84,8 +84,10 @@ SLOWLY = (pytest.mark.slow, pytest.mark.timeout(3600))
     [(1, 61), (3, 307), pytest.param(1, 7, marks=SLOWLY), pytest.param(3, 41, marks=SLOWLY)],
 )
 @pytest.mark.parametrize("what", ["kill", "full"])
-def test_checkpoints_written_beside_the_training_end_the_same(bench: Bench, replicas: int, stride: int, what: str):
-    """As on a GPU, where a thread writes while the next steps are taken."""
+def test_a_killed_run_that_writes_checkpoints_in_the_background_ends_the_same(
+    bench: Bench, replicas: int, stride: int, what: str
+):
+    """As on a GPU, where a thread writes checkpoints during the next steps."""
     for at in range(3, len(bench.calls[replicas]), stride):
         runs = bench.new()
         died = bench.forge.run(*bench.words(runs, replicas), at=at, what=what, code=BESIDE)
@@ -94,20 +96,20 @@ def test_checkpoints_written_beside_the_training_end_the_same(bench: Bench, repl
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_killed_again_and_again_at_changes_of_the_disk(bench: Bench, replicas: int):
-    """Each process is killed in its turn; some get no further than the one before them."""
+def test_killed_repeatedly_at_changes_of_the_disk(bench: Bench, replicas: int):
+    """Every process is killed; some get no further than the previous one."""
     draw, runs, kills = random.Random(replicas), bench.new(), 0
     after_the_last = len(bench.calls[replicas]) - bench.place("step-00000012", replicas)
-    most = 14 * after_the_last // 10  # so that it comes to its end, and not at once
+    most = 14 * after_the_last // 10  # so that it reaches its end, but not at once
     while (ended := bench.go(runs, replicas, at=draw.randint(1, most))).code:
         assert ended.code == -signal.SIGKILL, ended.err
         kills += 1
-        assert kills < 40, "it gets no further"
+        assert kills < 40, "it makes no progress"
     assert kills >= 4
     same_end(ending(bench.home / runs / str(replicas)), bench.whole[replicas])
 
 
-def test_killed_at_moments_drawn_by_lot(bench: Bench):
+def test_killed_at_random_moments(bench: Bench):
     draw, runs = random.Random(0), bench.new()
     for _ in range(5):
         child = bench.forge.start(*bench.next_words(runs, 3))
@@ -119,8 +121,8 @@ def test_killed_at_moments_drawn_by_lot(bench: Bench):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_twenty_times_killed_by_lot(bench: Bench, replicas: int):
-    """As people start it: a process of its own, killed anywhere from its first moment on; mostly while it trains."""
+def test_killed_twenty_times_at_random_moments(bench: Bench, replicas: int):
+    """A process as started by a user, killed at any time from its start on; mostly during training."""
     long = ["training.duration=2400 steps", "training.optimizer.learning_rate=0.05"]
     command = [sys.executable, "-m", "headway.cli"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_CACHE": str(bench.home / "cache")}

@@ -1,4 +1,4 @@
-"""Two processes that want the same run."""
+"""Two processes that use the same run."""
 
 import os
 import signal
@@ -29,12 +29,14 @@ def test_a_second_process_is_refused_until_the_first_is_gone(bench: Bench):
     bench.ends_well(runs, 1)
 
 
-def test_one_locked_member_keeps_the_population_out_and_the_others_free(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_one_locked_member_locks_the_population_out_and_leaves_the_others_unlocked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     runs = bench.new()
     at = bench.place("mkdir whole/3/run-seed-2/checkpoints/.step-00000009", 3)
     assert bench.go(runs, 3, at).code == -signal.SIGKILL
     alone = ["train", "torture.yaml", "seed=1", "--name", "run-seed-1", "--runs", f"{runs}/3", "--resume"]
-    holder = bench.forge.start(*alone, at=3, what="stop")  # it has the lock, and has signed it
+    holder = bench.forge.start(*alone, at=3, what="stop")  # it holds the lock, and has written its process number
     holder.wait_until_stopped()
     folder = bench.home / runs / "3"
     before = snapshot(folder)
@@ -47,7 +49,7 @@ def test_one_locked_member_keeps_the_population_out_and_the_others_free(bench: B
     names = [f"run-seed-{seed}" for seed in range(3)]
     with pytest.raises(UserError, match=f"run-seed-1 is being written by process {holder.pid}"):
         train([base.with_changes([f"seed={seed}"]) for seed in range(3)], names, folder, resume=True)
-    for name in ("run-seed-0", "run-seed-2"):  # this process has let go of them
+    for name in ("run-seed-0", "run-seed-2"):  # this process has released them
         with open_run(name, folder).locked():
             pass
     changed = {name for name, content in snapshot(folder).items() if before.get(name) != content}
@@ -56,8 +58,8 @@ def test_one_locked_member_keeps_the_population_out_and_the_others_free(bench: B
     bench.ends_well(runs, 3)
 
 
-def test_a_name_is_taken_by_one_of_two_that_begin_together(bench: Bench):
-    """Neither sees the other when it looks whether the name is free."""
+def test_of_two_processes_started_together_one_gets_the_name(bench: Bench):
+    """Both find the name free when they check."""
     runs = bench.new()
     first = bench.forge.start(*bench.words(runs, 1), at=bench.place("replace whole/1/.run."), what="stop")
     first.wait_until_stopped()

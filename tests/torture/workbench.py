@@ -1,8 +1,7 @@
-"""Exact resume under fire: whatever kills a run, and whatever befalls its files, it ends as if nothing had been.
+"""Exact resume under stress: whatever kills a run or damages its files, the resumed run equals an undisturbed one.
 
-Every process here is a real one with a lock of its own, killed by SIGKILL; see crash.py. "The same end" is the whole
-run folder, file by file and byte by byte, but for dates, process ids and seconds; that nothing else lies around is part
-of it.
+Every process here is a real one with its own lock, killed by SIGKILL; see crash.py. "The same end" compares the whole
+run folder, file by file and byte by byte, except dates, process ids and seconds; no other files may be left behind.
 """
 
 import json
@@ -35,7 +34,7 @@ NO_SPACE = "No space left on device"
 
 
 class Bench:
-    """A text, a recipe, and how an undisturbed run of it ends, alone and as a population."""
+    """A text, a recipe, and the result of an undisturbed run, alone and as a population."""
 
     def __init__(self, home: Path, forge: Forge):
         self.home, self.forge, self.made = home, forge, 0
@@ -54,7 +53,7 @@ class Bench:
         return ["train", "torture.yaml", *changes, "--name", "run", "--runs", f"{runs}/{replicas}", *many]
 
     def go(self, runs: str, replicas: int, at: int = 0, what: str = "kill") -> Ended:
-        """Begin, or go on with what is there."""
+        """Starts training, or resumes what is there."""
         return self.forge.run(*self.next_words(runs, replicas), at=at, what=what)
 
     def next_words(self, runs: str, replicas: int) -> list[str]:
@@ -63,13 +62,13 @@ class Bench:
         return [*self.words(runs, replicas), *(["--resume"] if there else [])]
 
     def new(self) -> str:
-        """A folder for folders of runs."""
+        """A new folder for folders of runs."""
         self.made += 1
         (self.home / f"runs-{self.made}").mkdir()
         return f"runs-{self.made}"
 
     def ends_well(self, runs: str, replicas: int) -> Ended:
-        """Go on, undisturbed, and find the same end; then make room."""
+        """Resumes without disturbance, checks the result, and removes the folder."""
         done = self.go(runs, replicas)
         assert done.code == 0, done.err
         same_end(ending(self.home / runs / str(replicas)), self.whole[replicas])
@@ -82,13 +81,13 @@ class Bench:
 
 
 def ending(runs: Path) -> dict[str, Any]:
-    """All that lies in a folder of runs, without what may differ: when, how long, and by whom."""
+    """Everything in a folder of runs, except what may differ: times, durations, and process ids."""
     passing = ("/lock", "/events.jsonl")
     found: dict[str, Any] = {name: content for name, content in snapshot(runs).items() if not name.endswith(passing)}
     for name, content in found.items():
         if name.endswith("/environment.json"):
             found[name] = json.loads(content)["versions"]
-        elif name.endswith(f"/{SEAL}"):  # it fits, which is all: what it tells differs in dates
+        elif name.endswith(f"/{SEAL}"):  # only that it matches, because its contents differ in dates
             folder = (runs / name).parent
             assert damages(folder) == []
             found[name] = sorted(json.loads(content)["files"])
