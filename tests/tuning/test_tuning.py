@@ -1,4 +1,4 @@
-"""Searches: in batches, pruned, killed and continued, chosen on dev; test looked at once."""
+"""Searches: in batches, pruned, killed and resumed, chosen on dev; test is scored once."""
 
 import csv
 import json
@@ -29,7 +29,8 @@ def cached(workshop):
 
 @pytest.fixture(autouse=True)
 def pictures(request, monkeypatch):
-    """Drawn of searches at random, in a grid, and with trials given up; elsewhere it would take as long as training."""
+    """Charts are only drawn in tests of random search, grids and pruning; elsewhere they would take as long as
+    training."""
     drawn = ("trains_in_batches", "a_grid_search", "hopeless_trials")
     if not any(words in request.node.name for words in drawn):
         monkeypatch.setattr(tuning, "draw", lambda *given: None)
@@ -82,12 +83,12 @@ def test_ranges_and_choices_are_read(tmp_path):
         ("a=x..y", "low: expected a number, not 'x'"),
     ],
 )
-def test_what_is_no_range_is_said(text, message):
+def test_invalid_ranges_are_refused(text, message):
     with pytest.raises(UserError, match=message):
         over([text])
 
 
-def test_keys_must_be_the_recipes(base):
+def test_keys_must_be_in_the_recipe(base):
     with pytest.raises(UserError, match=r"no key 'learning_rate'.*did you mean 'training.optimizer.learning_rate'"):
         check_space(over(["learning_rate=1e-3..1e-2"]), base)
     with pytest.raises(UserError, match="layers: expected"):
@@ -105,7 +106,7 @@ def test_a_grid_is_every_combination():
     assert over(["w=16..256:log"])["w"].grid == [16, 32, 64, 128, 256]
 
 
-def test_dev_decides_and_nothing_else(base):
+def test_trials_are_chosen_on_dev_only(base):
     with pytest.raises(UserError, match="must not choose by test"):
         Search(base, over([RATES]), "test.perplexity").check()
     with pytest.raises(UserError, match="look at test during training"):
@@ -115,12 +116,12 @@ def test_dev_decides_and_nothing_else(base):
     search(base.with_changes(["training.evaluate_on=[]"]), pruning="none").check()
 
 
-def test_trials_that_differ_in_what_replicas_may_are_one_population(base):
+def test_trials_that_differ_in_rates_only_are_one_population(base):
     changes = ["model.dropout=0.1", "model.layers=2", "training.optimizer.learning_rate=0.5", "model.width=32"]
     assert populations([base, *(base.with_changes([change]) for change in changes)]) == [[0, 1, 3], [2], [4]]
 
 
-def test_a_search_trains_in_batches_and_looks_at_test_once(base, tmp_path, monkeypatch):
+def test_a_search_trains_in_batches_and_scores_test_once(base, tmp_path, monkeypatch):
     batches, looks = [], []
     train, score = tuning.train_in_turns, tuning.score_splits_again
     monkeypatch.setattr(tuning, "train_in_turns", lambda r, *a, **k: batches.append(len(r)) or train(r, *a, **k))
@@ -137,11 +138,11 @@ def test_a_search_trains_in_batches_and_looks_at_test_once(base, tmp_path, monke
     assert stored["test_scored"] == 1 and stored["suggested"] == found.suggested
 
     again = tune(search(base, RATES, "model.dropout=0.0..0.5"), tmp_path / "s", trials=6, together=3)
-    assert batches == [3, 3] and looks == [found.best.name], "what is done is done"
+    assert batches == [3, 3] and looks == [found.best.name], "finished trials are not trained again"
     assert again.as_json() == found.as_json()
 
 
-def test_the_best_recipe_can_be_trained_as_it_stands(base, tmp_path):
+def test_the_best_recipe_can_be_trained_directly(base, tmp_path):
     from headway.recipe.recipe import load
 
     found = tune(search(base), tmp_path / "s", trials=2)
@@ -150,7 +151,7 @@ def test_the_best_recipe_can_be_trained_as_it_stands(base, tmp_path):
     assert best.scoring.splits is None, "the search scored dev only; its best need not"
 
 
-def test_a_grid_search_tries_all_once(base, tmp_path):
+def test_a_grid_search_tries_all_combinations_once(base, tmp_path):
     asked = search(base, "model.layers=1..2", "model.positions=none,alibi", grid=True, pruning="none")
     found = tune(asked, tmp_path / "s", trials=99)
     tried = [(row["layers"], row["positions"]) for row in table(tmp_path / "s")]
@@ -158,7 +159,7 @@ def test_a_grid_search_tries_all_once(base, tmp_path):
     assert found.trials == {"complete": 4}
 
 
-def test_hopeless_trials_are_given_up(base, tmp_path):
+def test_hopeless_trials_are_pruned(base, tmp_path):
     rates = [0.03, 0.02, 0.01, 0.005, 1e-7]
     space = {"rate": Among(key="training.optimizer.learning_rate", choices=rates)}
     found = tune(Search(base, space, "valid.perplexity", "median", grid=True), tmp_path / "s", trials=5)
@@ -167,7 +168,7 @@ def test_hopeless_trials_are_given_up(base, tmp_path):
     assert found.trials == {"complete": 4, "pruned": 1}
 
 
-def test_halving_prunes_inside_a_population_and_the_others_do_not_notice(base, tmp_path):
+def test_halving_prunes_inside_a_population_without_affecting_the_others(base, tmp_path):
     longer = base.with_changes(["training.evaluate_every=1steps"])
     space = {"rate": Among(key="training.optimizer.learning_rate", choices=[0.03, 0.02, 0.01, 0.003, 1e-7, 1e-8])}
     tune(Search(longer, space, "valid.perplexity", "halving", grid=True), tmp_path / "s", trials=6, together=6)
@@ -182,7 +183,7 @@ def test_halving_prunes_inside_a_population_and_the_others_do_not_notice(base, t
     assert float(kept["valid.perplexity"]) == pytest.approx(value, rel=1e-5)
 
 
-def test_a_diverged_trial_is_not_the_best_and_not_the_end(base, tmp_path):
+def test_a_diverged_trial_is_never_the_best_and_does_not_end_the_search(base, tmp_path):
     sgd = base.with_changes(["training.optimizer=sgd", "training.clip=null"])
     space = {"rate": Among(key="training.optimizer.learning_rate", choices=[0.1, 1e30])}
     found = tune(Search(sgd, space, "valid.perplexity", "none", grid=True), tmp_path / "s", trials=2, together=2)
@@ -205,7 +206,7 @@ def test_a_search_that_is_extended_counts_its_looks_at_test(base, tmp_path):
     assert found.test_scored == 2 and any("scored 2 times" in note for note in found.notes)
 
 
-def test_ctrl_c_saves_and_the_same_search_goes_on(base, tmp_path):
+def test_ctrl_c_saves_and_the_same_search_can_be_resumed(base, tmp_path):
     def pressed(event):
         if isinstance(event, Scored):
             signal.raise_signal(signal.SIGINT)
@@ -217,7 +218,7 @@ def test_ctrl_c_saves_and_the_same_search_goes_on(base, tmp_path):
     assert table(tmp_path / "s") == table(tmp_path / "whole")
 
 
-def test_what_was_trained_but_not_told_is_not_trained_again(base, tmp_path, monkeypatch):
+def test_trials_trained_but_not_recorded_are_not_trained_again(base, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "_report", lambda *told: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -227,7 +228,7 @@ def test_what_was_trained_but_not_told_is_not_trained_again(base, tmp_path, monk
         assert tune(search(base), tmp_path / "s", trials=2, together=2).trials == {"complete": 2}
 
 
-def test_a_look_at_test_counts_although_it_was_broken_off(base, tmp_path, monkeypatch):
+def test_an_interrupted_look_at_test_counts(base, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "score_splits_again", lambda *asked: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -242,7 +243,7 @@ def test_one_process_at_a_time(base, tmp_path):
 
 
 @pytest.mark.parametrize("damaged", ["search.json", "trials.db"])
-def test_a_search_that_something_has_damaged_is_said_in_words(base, tmp_path, damaged):
+def test_a_damaged_search_is_a_clear_message(base, tmp_path, damaged):
     tune(search(base), tmp_path / "s", trials=1)
     (tmp_path / "s" / damaged).write_bytes(b"{ no such thing" * 500)
     with pytest.raises(UserError, match=f"{damaged} cannot be"):
@@ -250,7 +251,7 @@ def test_a_search_that_something_has_damaged_is_said_in_words(base, tmp_path, da
 
 
 def test_a_run_of_other_values_is_not_taken_for_the_trial(base, tmp_path):
-    """Its storage was removed, and the trials are drawn anew; the runs are still there."""
+    """Its storage was removed, so new trials are drawn, while the runs still exist."""
     tune(search(base, pruning="none"), tmp_path / "s", trials=1)
     (tmp_path / "s" / "trials.db").unlink()
     (tmp_path / "s" / "search.json").unlink()
@@ -269,17 +270,17 @@ def test_a_run_of_other_values_is_not_taken_for_the_trial(base, tmp_path):
         ("model.width=16,32", "valid.accuracy", "'valid.accuracy' is not a score of a language-model; there are"),
     ],
 )
-def test_what_trials_could_not_be_compared_by_is_refused(base, over_what, on, message):
+def test_scores_that_cannot_compare_trials_are_refused(base, over_what, on, message):
     with pytest.raises(UserError, match=message):
         Search(base, over([over_what]), on).check()
 
 
-def test_tokenizers_are_compared_by_what_does_not_hang_on_tokens(base):
+def test_tokenizers_are_compared_by_scores_independent_of_tokens(base):
     Search(base, over(["data.tokenizer=char,word"]), "valid.bits_per_byte").check()
 
 
-def test_values_that_do_not_go_together_are_passed_over(base, tmp_path):
-    """18 is no multiple of 4 heads: neither alone is wrong, and 6 heads are right only with a width of 18."""
+def test_impossible_combinations_are_skipped(base, tmp_path):
+    """18 is not a multiple of 4 heads: neither value alone is wrong, and 6 heads only work with a width of 18."""
     asked = search(base, "model.width=16,18", "model.mixer.heads=4,6", grid=True, pruning="none")
     found = tune(asked, tmp_path / "s", trials=4, together=2)
     assert found.trials == {"complete": 2, "pruned": 2}
@@ -327,7 +328,7 @@ tune.tune(search, folder, trials=4, together=2)
 
 
 @pytest.mark.parametrize("when", [3, pytest.param(9, marks=pytest.mark.slow)])
-def test_killed_and_continued_ends_as_if_it_had_not_been(forge, splits, tmp_path, when):
+def test_a_killed_and_resumed_search_equals_an_uninterrupted_one(forge, splits, tmp_path, when):
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE.format(path=splits), "utf-8")
     died = forge.at(tmp_path).run(str(recipe), str(tmp_path / "s"), str(when), code=KILLED)
@@ -364,7 +365,7 @@ def test_mistakes_on_the_command_line(workshop):
         assert isinstance(answer.exception, UserError) and message in str(answer.exception)
 
 
-def test_the_storage_is_optunas_own(base, tmp_path):
+def test_the_storage_can_be_read_by_optuna(base, tmp_path):
     tune(search(base), tmp_path / "s", trials=1)
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{tmp_path / 's' / 'trials.db'}")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"]
