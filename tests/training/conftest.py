@@ -1,4 +1,4 @@
-"""What the tests of training share: a loop over a tiny language model that writes its journal into lists."""
+"""Shared by the tests of training: a loop over a tiny language model that records into lists."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ MODEL = LanguageModelSpec(layers=1, width=8, context=6, mixer=AttentionSpec(head
 
 @dataclass
 class Recorder:
-    """A journal in memory."""
+    """A recorder in memory."""
 
     lines: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     checkpoints: list[tuple[int, int]] = field(default_factory=list)
@@ -54,8 +54,8 @@ class Recorder:
 
 @pytest.fixture
 def made_loop() -> Callable[..., Loop]:
-    """A loop for these seeds, rates and dropouts (one value each, or one for all), which was not run yet. `scores` are
-    the losses that each evaluation in turn is to find, one list per replica. The population is `loop.population`."""
+    """Makes a loop, not run yet, for these seeds, rates and dropouts (one value each, or one for all). `scores` are the
+    losses that successive evaluations find, one list per replica. The population is `loop.population`."""
 
     def made_loop(
         seeds: Sequence[int] = (0,),
@@ -106,7 +106,7 @@ def made_loop() -> Callable[..., Loop]:
 
 @pytest.fixture
 def ran(made_loop) -> Callable[..., Loop]:
-    """The same loop after it ran."""
+    """The same loop, after it has run."""
 
     def ran(*args: Any, **settings: Any) -> Loop:
         loop = made_loop(*args, **settings)

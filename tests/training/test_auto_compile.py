@@ -1,4 +1,4 @@
-"""Compile or not: by the numbers, at a step that is written down, and again at that step."""
+"""Whether to compile is decided by estimated times; the step of the switch is recorded, and used again on resuming."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from headway.training.auto_compile import AutoCompile, Costs, InBackground, InPl
 
 
 class Update:
-    """Notes at which step it was compiled."""
+    """Records at which step it was compiled."""
 
     def __init__(self):
         self.step, self.compiled_at = 0, []
@@ -18,7 +18,7 @@ class Update:
 
 
 class Process:
-    """Has compiled after so many steps of the training, or failed."""
+    """A compiling process that finishes, or fails, after this many steps of training."""
 
     def __init__(self, steps, why=""):
         self.steps, self.why, self.stopped = steps, why, False
@@ -33,12 +33,12 @@ class Process:
 
 @pytest.fixture
 def training(monkeypatch, tmp_path):
-    """So many steps, each of so many seconds by a clock of its own; compiled ones are twice as fast."""
+    """Simulates this many steps, of this many seconds each on a fake clock; compiled steps are twice as fast."""
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
 
     def run(total, each, process=None, swap_at=None, first=0, window=10, by=None, contended=1.0, first_compiled=0.0):
-        """`contended`: how many times slower a step is while somebody compiles beside it; `first_compiled`: seconds
-        that the first compiled step takes more."""
+        """`contended`: how many times slower a step is while another process compiles; `first_compiled`: extra seconds
+        of the first compiled step."""
         clock = [0.0]
         monkeypatch.setattr(auto_compile.time, "perf_counter", lambda: clock[0])
         update, notes, said, started = Update(), [], [], []
@@ -65,13 +65,13 @@ def training(monkeypatch, tmp_path):
     return run
 
 
-def test_a_short_training_is_not_compiled_and_says_why_with_numbers(training):
+def test_a_short_training_is_not_compiled_and_the_reason_has_numbers(training):
     compiled, notes, said, started = training(200, 0.01)
     assert (compiled, notes, started) == ([], [], [])
     assert len(said) == 1 and said[0].startswith("not compiled: 180 steps of 10.00 ms remain, 2 s")
 
 
-def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_down(training):
+def test_a_long_training_is_compiled_in_the_background_and_the_switch_is_recorded(training):
     process = Process(steps=50)
     compiled, notes, said, started = training(2000, 0.1, process)
     assert started == [process] and process.stopped
@@ -79,29 +79,30 @@ def test_a_long_one_is_compiled_beside_and_goes_over_at_a_step_that_is_written_d
     assert "compiling in the background" in said[0] and f"compiled from step {compiled[0]} on" in said[1]
 
 
-def test_what_it_brought_is_known_to_the_next_before_its_first_step(training):
+def test_the_measured_speedup_is_used_by_the_next_training(training):
     training(2000, 0.1, Process(steps=50))
     (costs,) = (costs for costs in auto_compile.known("a kind").values() if costs.measured)
     assert costs.times == pytest.approx(2, rel=0.05) and costs.step == pytest.approx(0.1)
     compiled, notes, said, started = training(2000, 0.1)
     assert (compiled, notes, started) == ([0], [0], [])
     assert "compiled from the first step" in said[0] and "2,000 steps of 100.00 ms remain, 200 s" in said[0]
-    assert training(30, 0.1)[0] == []  # and not where so few steps gain nothing
+    assert training(30, 0.1)[0] == []  # and not if so few steps gain nothing
 
 
-def test_what_was_measured_beside_others_on_a_gpu_is_not_told_to_the_next(training, monkeypatch):
+def test_measurements_on_a_shared_gpu_are_not_stored(training, monkeypatch):
     monkeypatch.setenv(processors.SHARE, "0.5")
     assert training(2000, 0.1, Process(steps=50))[0]
     assert auto_compile.known("a kind") == auto_compile.ASSUMED
 
 
-def test_who_resumes_swaps_where_it_was_swapped(training):
+def test_a_resumed_training_switches_at_the_recorded_step(training):
     assert training(100, 0.1, swap_at=40, first=20)[:2] == ([40], [])
-    assert training(100, 0.1, swap_at=40, first=60)[:2] == ([60], [])  # behind it from the start
+    # later than the switch, so compiled from the start
+    assert training(100, 0.1, swap_at=40, first=60)[:2] == ([60], [])
 
 
 def test_the_longer_the_training_the_more_is_compiled(training):
-    """One layer is ready sooner, the whole is faster then."""
+    """A single compiled layer is ready sooner; a compiled step is faster afterwards."""
     ways = []
     for steps in (1500, 20000):
         beside = InBackground(lambda way: ways.append(way) or Process(10))
@@ -111,7 +112,7 @@ def test_the_longer_the_training_the_more_is_compiled(training):
     assert ways == ["layers", "whole"]
 
 
-def test_what_comes_too_late_is_for_the_next(training):
+def test_a_compilation_that_is_too_late_is_left_for_the_next_training(training):
     compiled, notes, said, _ = training(2000, 0.1, Process(steps=1950))
     assert (compiled, notes) == ([], [])
     assert "too late for this training" in said[-1]
@@ -134,54 +135,54 @@ def test_a_compiler_that_fails_changes_nothing(training):
         '{"whole": {"compiling": 1, "pause": 1' + "0" * 400 + ', "times": 2, "measured": true}}',
     ],
 )
-def test_what_is_kept_and_makes_no_sense_is_not_believed(training, kept):
+def test_invalid_stored_costs_are_ignored(training, kept):
     training(2000, 0.1, Process(steps=50))
     auto_compile._entry("a kind").write_text(kept)
     assert auto_compile.known("a kind") == auto_compile.ASSUMED
     assert training(200, 0.01)[0] == []
 
 
-def test_the_end_is_told_by_arithmetic():
+def test_the_estimated_end_is_computed():
     costs = Costs(compiling=20, pause=5, times=2)
     assert costs.in_background(100) == 20 + 5 + 40
     assert costs.from_cache(100) == 55
-    assert costs.in_background(10) == 15  # it ends before the compiler does
+    assert costs.in_background(10) == 15  # training ends before the compiler does
     assert costs.in_place(100) == 20 + 50
 
 
-def test_where_another_process_has_no_room_the_training_reckons_with_all_of_the_compiling(training):
-    """A pause of 8 s would pay for 200 s of training, and one of 25 does not: 25 + 200 / 1.12."""
+def test_without_room_for_another_process_the_whole_compilation_counts(training):
+    """A pause of 8 s would pay off within 200 s of training, but one of 25 s does not: 25 + 200 / 1.12."""
     compiled, notes, said, started = training(2020, 0.1, by=InPlace())
     assert (compiled, notes, started) == ([], [], [])
     assert "200 s; with compiling 204 s (a pause of 25 s" in said[0]
 
 
-def test_and_what_it_stood_still_for_is_told_to_the_next_as_compiling(training):
+def test_the_pause_for_compiling_is_stored_for_the_next_training(training):
     compiled, notes, said, _ = training(10_000, 0.1, by=InPlace(), first_compiled=40.0)
     assert compiled == notes == [20] and len(said) == 1 and "a pause of 45 s" in said[0]
     costs = auto_compile.known("a kind")["whole"]
     assert costs.measured and costs.compiling == pytest.approx(40, abs=1)
-    assert costs.pause == auto_compile.ASSUMED["whole"].pause  # out of the cache: nobody has seen that yet
+    assert costs.pause == auto_compile.ASSUMED["whole"].pause  # read from the cache, which nobody has measured yet
     training(10_000, 0.1, first_compiled=6.0)
     assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
-    training(10_000, 0.1, first_compiled=60.0)  # the cache was emptied
+    training(10_000, 0.1, first_compiled=60.0)  # the cache was cleared
     assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
 
 
-def test_a_step_is_measured_while_nobody_compiles_beside_it(training):
+def test_steps_are_measured_while_nothing_compiles(training):
     compiled, _, said, _ = training(2000, 0.1, Process(steps=50), contended=3.0)
     left = 2000 - compiled[0]
     assert f"{left:,} steps of 100.00 ms remain, {left / 10:.0f} s" in said[1]
     assert auto_compile.known("a kind")["layers"].times == pytest.approx(2, rel=0.05)
 
 
-def test_when_no_more_steps_follow_nobody_compiles_on(training):
+def test_compiling_ends_with_the_training(training):
     process = Process(steps=10**9)
     training(2000, 0.1, process)
     assert process.stopped
 
 
-def test_who_resumes_is_not_told_of_a_first_step(training):
+def test_messages_of_a_resumed_training_name_its_first_step(training):
     training(2000, 0.1, Process(steps=50))
     said = training(2000, 0.1, first=500)[2]
     assert "compiled from step 500 on" in said[0] and "1,500 steps" in said[0]

@@ -1,4 +1,4 @@
-"""What is scored and kept is the mean that was asked for; what training goes on from is not touched by it."""
+"""Averaged weights are scored and saved as set; training continues from the plain weights."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from headway.training.averaging import Averages, Moving, Tail
 
 
 def averages_of(spec, total: int, walk: torch.Tensor) -> list[float]:
-    """Of one weight that takes this walk, after each step."""
+    """The averages of one weight with these values, after each step."""
     weight = nn.Parameter(torch.zeros(1, 1))
     averages, found = Averages(spec, {"w": weight}, total), []
     for step in range(total):
@@ -23,33 +23,33 @@ def averages_of(spec, total: int, walk: torch.Tensor) -> list[float]:
     return found
 
 
-def test_the_tail_has_as_many_as_its_fraction_says():
+def test_the_tail_has_as_many_steps_as_its_fraction():
     """0.29 · 100 is 28.999999999999996."""
     walk = torch.randn(100, generator=torch.Generator().manual_seed(0))
     assert averages_of(Tail(last=0.29), 100, walk)[-1] == pytest.approx(walk[-29:].mean().item(), abs=1e-6)
 
 
 @given(total=st.integers(1, 60), last=st.floats(0.02, 1.0), every=st.integers(1, 7))
-def test_the_tail_is_the_mean_of_every_so_many_of_the_last_weights(total, last, every):
+def test_the_tail_is_the_mean_of_every_nth_of_the_last_weights(total, last, every):
     walk = torch.randn(total, generator=torch.Generator().manual_seed(total))
     taken = [walk[step].item() for step in range(total - 1, -1, -every)][: max(1, int(last * total / every + 1e-6))]
     expected = sum(taken) / len(taken)
     assert averages_of(Tail(last=last, every=every), total, walk)[-1] == pytest.approx(expected, abs=1e-5)
 
 
-def test_before_the_tail_begins_the_average_is_the_weights_themselves():
+def test_before_the_tail_the_average_equals_the_weights():
     walk = torch.arange(20.0)
     assert averages_of(Tail(last=0.25), 20, walk)[:16] == walk[:16].tolist()
 
 
-def test_a_moving_average_owes_nothing_to_the_start():
+def test_a_moving_average_has_no_initial_bias():
     walk = torch.cat((torch.ones(3), torch.full((400,), 5.0)))
     found = averages_of(Moving(decay=0.9), len(walk), walk)
     assert found[0] == 1.0 and found[2] == 1.0 and found[-1] == pytest.approx(5.0, abs=1e-4)
     assert found[-1] != found[20]
 
 
-def test_the_average_of_a_replica_that_has_ended_stays():
+def test_the_average_of_a_replica_that_has_ended_is_frozen():
     weight = nn.Parameter(torch.zeros(2, 3))
     averages = Averages(Moving(decay=0.5), {"w": weight}, 10)
     weight.data.fill_(1.0)
@@ -67,7 +67,7 @@ def text(tmp_path_factory):
 CHANGES = ["training.averaging.kind=tail", "training.averaging.last=0.5"]
 
 
-def test_training_itself_is_the_same_and_scores_are_those_of_the_mean(text, tmp_path):
+def test_training_is_unchanged_and_scores_are_those_of_the_average(text, tmp_path):
     plain, averaged = tiny_recipe(text), tiny_recipe(text, *CHANGES)
     (a,), (b,) = train([plain], ["a"], tmp_path), train([averaged], ["b"], tmp_path)
     last_a, last_b = a.checkpoint("auto"), b.checkpoint("auto")
@@ -82,7 +82,7 @@ def test_training_itself_is_the_same_and_scores_are_those_of_the_mean(text, tmp_
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
-def test_stopped_and_resumed_the_averages_are_the_same_to_the_bit(text, tmp_path, seeds, monkeypatch):
+def test_averages_of_a_resumed_run_are_bit_identical(text, tmp_path, seeds, monkeypatch):
     recipes = [tiny_recipe(text, *CHANGES, f"seed={seed}") for seed in seeds]
     names = [f"run-{seed}" for seed in seeds]
     whole = train(recipes, names, tmp_path / "whole")

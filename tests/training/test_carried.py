@@ -1,4 +1,4 @@
-"""A state is carried from batch to batch, saved, and put back: with a toy, a leaky mean of all that was read."""
+"""A state carried from batch to batch, saved and restored, with a toy: a leaky mean of all previous tokens."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,8 @@ STEPS_PER_EPOCH = (len(TEXT) // BATCH - 1) // SEGMENT
 
 
 class LeakyMean(Trainable):
-    """Guesses the next token from a mean of those before it in which the older weigh less; it never forgets a row."""
+    """Predicts the next token from a mean of the previous ones in which older ones weigh less; its memory never
+    ends."""
 
     def __init__(self, replicas: int):
         super().__init__()
@@ -77,8 +78,8 @@ def losses(loop: Loop, replica: int = 0) -> list[float]:
     return loop.recorder.losses(replica)
 
 
-def test_segments_are_read_as_one_text_until_the_sampler_begins_anew():
-    """At a rate of zero the model stays what it is, so what each step finds can be computed by reading on by hand."""
+def test_segments_are_read_as_one_text_until_the_sampler_starts_again():
+    """With a learning rate of zero the model is constant, so the losses of all steps can be computed by hand."""
     loop = loop_of([0], [0.0], steps=STEPS_PER_EPOCH + 3)
     loop.run()
     stream = TEXT[: BATCH * (len(TEXT) // BATCH)].view(1, BATCH, -1)
@@ -92,7 +93,7 @@ def test_segments_are_read_as_one_text_until_the_sampler_begins_anew():
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("stop", [5, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1])
-def test_stopped_and_resumed_is_never_stopped_to_the_bit(tmp_path: Path, stop: int, accumulate: int):
+def test_a_resumed_training_is_bit_identical(tmp_path: Path, stop: int, accumulate: int):
     settings = {"seeds": [3, 4], "rates": [1e-2, 3e-2], "steps": STEPS_PER_EPOCH + 4, "accumulate": accumulate}
     whole, first, again = loop_of(**settings), loop_of(**settings), loop_of(**settings)
     whole.run()
@@ -109,7 +110,7 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(tmp_path: Path, stop: i
     assert all(equal(a, b) for a, b in zip(slices(whole), slices(again), strict=True))
 
 
-def test_together_is_apart():
+def test_replicas_together_equal_replicas_alone():
     seeds, rates = [3, 4, 5], [1e-2, 3e-2, 1e-3]
     together = loop_of(seeds, rates)
     together.run()
@@ -120,15 +121,15 @@ def test_together_is_apart():
         torch.testing.assert_close(slices(alone)[0].state, slices(together)[r].state)
 
 
-def test_parts_of_a_batch_keep_what_is_theirs():
+def test_parts_of_a_batch_keep_their_own_states():
     whole, parts = loop_of([3], [1e-2]), loop_of([3], [1e-2], accumulate=2)
     whole.run(), parts.run()
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-5)
     torch.testing.assert_close(slices(parts)[0].state, slices(whole)[0].state)
 
 
-def test_processes_keep_their_rows_and_save_them_as_one():
-    """A state saved by one process is shared by two, and comes back whole; the other process is played."""
+def test_processes_keep_the_states_of_their_rows_and_save_them_as_one():
+    """A state saved by one process is shared by two, and saved as one again; the other process is simulated."""
     saved = {"mean": torch.arange(8.0).view(4, 2)}
 
     class Played(Processes):
@@ -142,13 +143,13 @@ def test_processes_keep_their_rows_and_save_them_as_one():
     assert torch.equal(two[0].of_replica(0)["mean"], saved["mean"])
 
 
-def test_rows_may_begin_anew_one_by_one():
+def test_rows_may_be_reset_one_by_one():
     carried = CarriedState()
     carried.after(0, 1, {"h": torch.ones(2, 3, 4), "cells": torch.ones(2, 3, dtype=torch.bool)})
     begins = torch.tensor([[True, False, False], [False, False, True]])
     found = carried.before(0, 1, begins)
     assert torch.equal(found["h"][..., 0] == 0, begins) and torch.equal(found["cells"], ~begins)
-    assert carried.here["h"].all()  # what was kept is another memory
+    assert carried.here["h"].all()  # the stored state is another tensor
 
 
 def test_a_state_of_another_batch_is_refused():
@@ -159,7 +160,7 @@ def test_a_state_of_another_batch_is_refused():
         other.carried.check_rows(8)
 
 
-def test_attention_carries_nothing_and_its_checkpoints_are_as_ever(ran, tmp_path: Path):
+def test_attention_carries_nothing_and_its_checkpoints_are_unchanged(ran, tmp_path: Path):
     loop = ran(steps=2)
     assert not loop.carried
     checkpoint.save(tmp_path / "step", loop.population.slice(0, 2))

@@ -1,4 +1,4 @@
-"""What is saved comes back; what is damaged is named."""
+"""Checkpoints are restored exactly, and damage is named."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, made: Checkpoint) -> Path:
     return path
 
 
-def test_what_was_saved_comes_back_bit_for_bit(folder: Path, made: Checkpoint):
+def test_a_checkpoint_is_restored_bit_for_bit(folder: Path, made: Checkpoint):
     found = checkpoint.load(folder)
     assert (found.step, found.facts) == (made.step, made.facts)
     for ours, theirs in ((found.weights, made.weights), (found.optimizer, made.optimizer)):
@@ -35,12 +35,12 @@ def test_what_was_saved_comes_back_bit_for_bit(folder: Path, made: Checkpoint):
         assert all(torch.equal(ours[k].view(torch.int32), theirs[k].view(torch.int32)) for k in ours)
 
 
-def test_a_checkpoint_is_three_files_and_leaves_nothing_else(folder: Path):
+def test_a_checkpoint_is_three_files_and_nothing_else(folder: Path):
     assert sorted(file.name for file in folder.iterdir()) == sorted(FILES)
     assert [f.name for f in folder.parent.iterdir()] == ["step-00000070"]
 
 
-def test_saving_again_replaces_the_whole(folder: Path, made: Checkpoint):
+def test_saving_again_replaces_the_whole_checkpoint(folder: Path, made: Checkpoint):
     checkpoint.save(folder, Checkpoint(70, {}, {"b": torch.ones(1)}, {}))
     found = checkpoint.load(folder)
     assert list(found.weights) == ["b"] and found.optimizer == {} and found.facts == {}
@@ -78,7 +78,7 @@ def test_every_single_changed_digit_of_the_facts_is_noticed(folder: Path):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("left", [0, 10, 100])
-def test_a_file_cut_short_is_noticed(folder: Path, name: str, left: int):
+def test_a_truncated_file_is_noticed(folder: Path, name: str, left: int):
     (folder / name).write_bytes((folder / name).read_bytes()[:left])
     with pytest.raises(BrokenCheckpointError, match="step-00000070"):
         checkpoint.load(folder)
@@ -104,7 +104,7 @@ def test_a_broken_checkpoint_is_a_message_and_not_a_traceback():
     assert issubclass(BrokenCheckpointError, UserError)
 
 
-def test_facts_are_json_that_people_can_read(folder: Path):
+def test_facts_are_readable_json(folder: Path):
     facts = json.loads((folder / FACTS).read_text())
     assert facts["step"] == 70 and set(facts["sha256"]) >= {WEIGHTS, OPTIMIZER}
 

@@ -1,4 +1,4 @@
-"""Layers that are alike are compiled once, and a training that goes over to compiled layers goes on as it was."""
+"""Equal layers are compiled once, and training is unchanged by the switch to compiled layers."""
 
 ALIKE = """
 import torch
@@ -48,7 +48,7 @@ assert all(torch.equal(ours, plain) for ours, plain in zip(found[3], found[None]
 """
 
 
-def test_one_program_serves_all_layers_and_on_the_same_kernels_a_swap_changes_nothing_to_the_bit(forge):
-    """In a process of its own: what checks the shapes of these tests is no code for a compiler."""
+def test_one_program_serves_all_layers_and_with_the_same_kernels_the_switch_is_bit_identical(forge):
+    """In its own process, because the shape checks of the tests cannot be compiled."""
     answer = forge.run(code=ALIKE + SWAPPED)
     assert answer.code == 0, answer.err

@@ -1,4 +1,4 @@
-"""Ctrl-C, politely."""
+"""Handling of Ctrl-C."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from headway.training.interrupts import interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_the_second_means_it(number: int, capsys):
+def test_the_first_signal_requests_a_stop_and_the_second_interrupts(number: int, capsys):
     with pytest.raises(KeyboardInterrupt), interruptible() as asked:
         assert not asked()
         os.kill(os.getpid(), number)
@@ -19,14 +19,14 @@ def test_the_first_signal_asks_and_the_second_means_it(number: int, capsys):
         os.kill(os.getpid(), number)
 
 
-def test_afterwards_signals_are_what_they_were():
+def test_signal_handlers_are_restored():
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     with interruptible():
         assert signal.getsignal(signal.SIGINT) is not before[0]
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_in_another_thread_nothing_is_caught():
+def test_in_another_thread_no_handler_is_installed():
     answers = []
 
     def work() -> None:

@@ -1,4 +1,5 @@
-"""One loop for R replicas: nobody notices the others, parts are the whole, and everything ends when it should."""
+"""One loop for R replicas: they are independent, accumulated parts equal the whole batch, and every replica ends when
+it should."""
 
 import os
 import signal
@@ -24,13 +25,13 @@ def same_weights(a: Loop, b: Loop, replicas=None) -> bool:
     return all(torch.equal(p[chosen], theirs[name][chosen]) for name, p in a.model.named_parameters())
 
 
-# Together and apart
+# Together and alone
 
 
 @pytest.mark.parametrize(
     "optimizer", [{}, {"optimizer": Sgd()}, {"optimizer": Adagrad()}], ids=["adamw", "sgd", "adagrad"]
 )
-def test_four_replicas_together_lose_what_they_lose_apart(ran, optimizer):
+def test_four_replicas_have_the_same_losses_together_as_alone(ran, optimizer):
     together = ran(SEEDS, RATES, DROPOUTS, **optimizer).recorder
     for r in range(4):
         alone = ran(SEEDS[r : r + 1], RATES[r : r + 1], DROPOUTS[r : r + 1], **optimizer).recorder
@@ -44,7 +45,7 @@ def test_training_lowers_the_loss(ran):
     assert sum(losses[-5:]) < sum(losses[:5]) - 0.1
 
 
-def test_dropout_and_seed_and_rate_do_matter(ran):
+def test_dropout_seed_and_rate_change_the_losses(ran):
     base = ran([0]).recorder.losses(0)
     assert ran([1]).recorder.losses(0) != base
     assert ran([0], rates=[1e-2]).recorder.losses(0)[1:] != base[1:]
@@ -56,7 +57,7 @@ def test_dropout_and_seed_and_rate_do_matter(ran):
 
 
 @pytest.mark.parametrize("clip", [1.0, None])
-def test_a_replica_that_diverges_ends_and_nobody_notices(ran, clip):
+def test_a_replica_that_diverges_ends_without_affecting_the_others(ran, clip):
     calm = ran(SEEDS, RATES, DROPOUTS, clip=clip)
     disturbed = ran(SEEDS, [1e-3, 1e38, 1e-2, 3e-3], DROPOUTS, clip=clip)
     for r in (0, 2, 3):
@@ -106,7 +107,7 @@ def test_when_all_have_diverged_the_loop_ends(made_loop):
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
-def test_a_batch_in_parts_is_the_batch(ran, parts: int):
+def test_a_batch_in_parts_equals_the_batch(ran, parts: int):
     whole, split = (ran([0, 1], [0.1], [0.0, 0.4], accumulate=n, optimizer=Sgd()) for n in (1, parts))
     for r in range(2):
         assert split.recorder.losses(r) == pytest.approx(whole.recorder.losses(r), abs=1e-5)
@@ -115,7 +116,7 @@ def test_a_batch_in_parts_is_the_batch(ran, parts: int):
         torch.testing.assert_close(p, theirs[name], rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_in_parts_is_the_batch_for_adamw_too(ran):
+def test_a_batch_in_parts_equals_the_batch_for_adamw_too(ran):
     whole, split = (ran([0, 1], dropouts=[0.0, 0.4], accumulate=n).recorder for n in (1, 4))
     for r in range(2):
         assert split.losses(r) == pytest.approx(whole.losses(r), abs=1e-5)
@@ -124,7 +125,7 @@ def test_a_batch_in_parts_is_the_batch_for_adamw_too(ran):
 # Evaluation, patience, best
 
 
-def test_scores_and_checkpoints_come_when_due_and_at_the_end(ran):
+def test_evaluations_and_checkpoints_are_made_when_due_and_at_the_end(ran):
     loop = ran([0, 1], steps=11, evaluate_on=["valid"], evaluate_every=every(4), checkpoint_every=every(5))
     assert loop.recorder.evaluated(0) == loop.recorder.evaluated(1) == [4, 8, 11]
     assert loop.recorder.checkpoints == [(r, step) for step in (5, 10, 11) for r in (0, 1)]
@@ -143,12 +144,12 @@ def test_the_best_is_the_lowest_so_far(ran):
     assert [s.evaluations_since_best for s in loop.replica_states] == [1, 5]
 
 
-def test_the_best_goes_by_the_first_split_and_is_kept_only_if_asked_for(ran):
+def test_the_best_is_chosen_on_the_first_split_and_saved_only_if_set(ran):
     loop = ran(scores=[[2.0, 1.0]], steps=4, evaluate_on=["test", "valid"], evaluate_every=every(2))
     assert loop.recorder.bests == [] and loop.replica_states[0].best_step == 4
 
 
-def test_patience_ends_a_replica_and_leaves_the_others_alone(ran):
+def test_patience_ends_one_replica_without_affecting_the_others(ran):
     scores = [[3.0, 2.0, 2.1, 2.2, 9.0, 9.0], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]]
     settings = {"evaluate_on": ["valid"], "evaluate_every": every(2), "seeds": [0, 1]}
     loop, patient = ran(scores=scores, patience=2, **settings), ran(scores=scores, **settings)
@@ -163,7 +164,7 @@ def test_patience_ends_a_replica_and_leaves_the_others_alone(ran):
     assert same_weights(loop, stopped, [0])
 
 
-def test_somebody_who_watches_can_end_a_replica_and_leave_the_others_alone(made_loop, ran):
+def test_a_listener_can_end_one_replica_without_affecting_the_others(made_loop, ran):
     settings = {"evaluate_on": ["valid"], "evaluate_every": every(2), "seeds": [0, 1]}
     loop, unwatched = made_loop(**settings), ran(**settings)
     written = loop.recorder.metrics
@@ -184,7 +185,7 @@ def test_somebody_who_watches_can_end_a_replica_and_leave_the_others_alone(made_
     assert same_weights(loop, unwatched, [1]) and same_weights(loop, ran(seeds=[0, 1], steps=4), [0])
 
 
-def test_when_all_patience_is_over_the_loop_ends(ran):
+def test_when_all_replicas_ran_out_of_patience_the_loop_ends(ran):
     loop = ran(scores=[[1.0, 2.0, 3.0]], steps=100, evaluate_on=["valid"], evaluate_every=every(2), patience=1)
     assert loop.step == 4 and loop.replica_states[0].ended
 
@@ -202,10 +203,10 @@ def test_a_replica_whose_score_is_not_a_number_has_diverged(ran):
     assert len(loop.recorder.losses(1)) == 2
 
 
-# The rate
+# The learning rate
 
 
-def test_the_rate_written_down_is_the_rate_that_was_used(ran):
+def test_the_recorded_rate_is_the_rate_that_was_used(ran):
     loop = ran([0, 1], rates=[1e-3, 1e-2], steps=6, schedule=Cosine(warmup=every(2), final=0.5))
     rates = [[line["rate"] for line in loop.recorder.lines[r]] for r in (0, 1)]
     assert rates[0] == pytest.approx([1e-3 * f for f in (1 / 3, 2 / 3, 1, 0.875, 0.625, 0.5)])
@@ -221,7 +222,7 @@ def test_durations_may_be_epochs_and_tokens(made_loop):
 # Interrupts
 
 
-def test_an_interrupt_finishes_the_step_and_saves_without_an_evaluation_of_its_own(ran):
+def test_an_interrupt_finishes_the_step_and_saves_without_another_evaluation(ran):
     def interrupt(loop: Loop) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -245,9 +246,9 @@ def test_a_finished_loop_does_nothing_more(ran):
 
 
 @pytest.mark.parametrize("seeds", [[0], [0, 1]])
-def test_what_cannot_be_compiled_is_trained_without(made_loop, ran, monkeypatch, caplog, seeds):
-    """Say, since a process that compiled was killed, and left half a file in the cache. (Of two replicas the optimizer
-    is compiled as well.)"""
+def test_a_step_that_cannot_be_compiled_is_trained_uncompiled(made_loop, ran, monkeypatch, caplog, seeds):
+    """For example because a killed compiler left a truncated file in the cache. (For two replicas the optimizer is
+    compiled too.)"""
 
     def refused(*given, **settings):
         def call(*arguments):

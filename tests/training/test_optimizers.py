@@ -1,4 +1,4 @@
-"""The steps of torch.optim at R = 1; R replicas apart at R > 1; the dead rest."""
+"""Optimizers: R = 1 equals torch.optim, R > 1 equals separate replicas, and ended replicas stay unchanged."""
 
 import copy
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from headway.training.optimizers import Adagrad, Adam, AdamW, Optimizer, Sgd
 
 
 class AsTables(AdamW):
-    """AdamW as it is written out for the compiler, without compiling it."""
+    """AdamW as written for the compiler, without compiling it."""
 
     def build(self, parameters, rates, decays):
         made = super().build(parameters, rates, decays)
@@ -44,7 +44,7 @@ SPECS = {
 
 
 def parameters(replicas: int) -> dict[str, nn.Parameter]:
-    """Replica r's are the same whatever the number of replicas."""
+    """Replica r has the same values for any number of replicas."""
     made = {}
     for k, (name, shape) in enumerate(SHAPES.items()):
         rows = [torch.randn(shape, generator=torch.Generator().manual_seed(10 * k + r)) for r in range(replicas)]
@@ -53,7 +53,7 @@ def parameters(replicas: int) -> dict[str, nn.Parameter]:
 
 
 def gradient(p: Tensor, step: int) -> Tensor:
-    """A gradient that depends on the weights, so that errors would grow."""
+    """A gradient that depends on the weights, so that errors would accumulate."""
     return torch.sin(p.detach() + step) * (0.5 + step % 3)
 
 
@@ -69,7 +69,7 @@ def walk(optimizer: Optimizer, alive: Sequence[bool], steps: range = range(STEPS
 
 
 def reference(spec, own: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """torch's, with decay on the matrices only."""
+    """Torch's optimizer, with weight decay on matrices only."""
     groups = [
         {"params": [p for p in own.values() if p.ndim >= 3], "weight_decay": spec.weight_decay},
         {"params": [p for p in own.values() if p.ndim < 3], "weight_decay": 0.0},
@@ -83,7 +83,7 @@ def reference(spec, own: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_one_replica_takes_torchs_steps(name: str):
+def test_steps_of_one_replica_equal_torchs(name: str):
     spec, ours, theirs = SPECS[name], parameters(1), parameters(1)
     walk(built(spec, ours, [spec.learning_rate], [spec.weight_decay]), [True])
     optimizer = reference(spec, theirs)
@@ -99,7 +99,7 @@ def test_one_replica_takes_torchs_steps(name: str):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_replicas_with_their_own_rates_and_decays_are_replicas_apart(name: str):
+def test_replicas_with_their_own_rates_and_decays_equal_separate_replicas(name: str):
     spec, rates, decays = SPECS[name], [0.01, 0.03, 0.0], [0.1, 0.0, 0.3]
     together = parameters(3)
     walk(built(spec, together, rates, decays), [True] * 3)
@@ -112,7 +112,7 @@ def test_replicas_with_their_own_rates_and_decays_are_replicas_apart(name: str):
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1.0])
 @pytest.mark.parametrize("name", SPECS)
-def test_a_dead_replica_is_left_as_it_is_bit_for_bit(name: str, poison: float):
+def test_an_ended_replica_stays_bit_identical(name: str, poison: float):
     spec, own, calm = SPECS[name], parameters(3), parameters(3)
     decays = [spec.weight_decay] * 3
     disturbed, undisturbed = (built(spec, p, [0.01] * 3, decays) for p in (own, calm))
@@ -136,7 +136,7 @@ def test_a_dead_replica_is_left_as_it_is_bit_for_bit(name: str, poison: float):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_dead_replica_alone_is_left_as_it_is(name: str):
+def test_a_single_ended_replica_stays_unchanged(name: str):
     own = parameters(1)
     optimizer = built(SPECS[name], own, [0.01], [0.1])
     walk(optimizer, [True], range(3))
@@ -163,7 +163,7 @@ def test_only_matrices_are_decayed(replicas: int):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_state_and_steps_are_all_there_is_to_remember(name: str):
+def test_state_and_steps_suffice_to_resume(name: str):
     spec, own = SPECS[name], parameters(2)
     first = built(spec, own, [0.01, 0.02], [0.1, 0.0])
     walk(first, [True, True], range(7))
@@ -178,13 +178,13 @@ def test_state_and_steps_are_all_there_is_to_remember(name: str):
     assert all(torch.equal(p, later[key]) for key, p in own.items())
 
 
-# Clipping: a step of plain SGD at rate 1 walks exactly along the clipped gradient.
+# Clipping: a step of plain SGD with rate 1 equals the clipped gradient.
 
 
 @pytest.mark.parametrize("spec", [Sgd(momentum=0.0), AdamW(weight_decay=0.0), AsTables(weight_decay=0.0), Adam()])
 @pytest.mark.parametrize("limit", [0.5, 3.0, 1e6])
 @pytest.mark.parametrize("sizes", [[0.01, 1.0, 100.0], [100.0]])
-def test_clipping_is_torchs_for_each_replica(spec, limit: float, sizes: list[float]):
+def test_clipping_equals_torchs_for_each_replica(spec, limit: float, sizes: list[float]):
     own, expected = parameters(len(sizes)), parameters(len(sizes))
     optimizer = built(spec, own, [1.0] * len(sizes), [0.0] * len(sizes))
     unclipped = built(spec, expected, [1.0] * len(sizes), [0.0] * len(sizes))
@@ -218,7 +218,7 @@ def test_norms_are_those_of_the_whole_gradient(replicas: int):
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_a_gradient_that_is_not_finite_ends_its_replica_and_no_other(replicas: int):
+def test_a_gradient_that_is_not_finite_ends_only_its_replica(replicas: int):
     own = parameters(replicas)
     before = {key: p.detach().clone() for key, p in own.items()}
     optimizer = built(AdamW(), own, [0.1] * replicas, [0.1] * replicas)
@@ -234,7 +234,7 @@ def test_a_gradient_that_is_not_finite_ends_its_replica_and_no_other(replicas: i
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_parameter_of_which_another_process_has_everything_changes_nothing(name: str):
+def test_an_empty_shard_of_a_parameter_changes_nothing(name: str):
     whole, sharded = ({n: parameters(1)[n] for n in SHAPES} for _ in range(2))
     sharded["elsewhere"] = nn.Parameter(torch.zeros(1, 0))
     for own in (whole, sharded):

@@ -1,4 +1,4 @@
-"""A replica's slice says nothing of the others: it can leave a population, or join one."""
+"""The checkpoint of a replica is independent of the others: it can leave a population, or join one."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_a_slice_has_no_replica_axis_and_is_a_copy(made_loop):
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_stopped_and_restored_ends_as_if_never_stopped(made_loop, ran, replicas: int):
+def test_a_stopped_and_restored_population_equals_an_uninterrupted_one(made_loop, ran, replicas: int):
     settings = [SEEDS[:replicas], RATES[:replicas], DROPOUTS[:replicas]]
     whole = ran(*settings)
     again = resumed(made_loop(*settings), slices(stopped_after(made_loop(*settings), 5)))
@@ -70,7 +70,7 @@ def test_replicas_can_leave_a_population_and_join_another(made_loop, ran):
     assert pair.recorder.losses(1) == pytest.approx(whole.recorder.losses(0)[5:], abs=1e-5)
 
 
-def test_a_standing_is_restored_with_its_replica(made_loop):
+def test_the_state_of_patience_and_best_is_restored_with_its_replica(made_loop):
     loop = made_loop([0, 1])
     ended = Status(State.PRUNED, 40, "why")
     loop.replica_states[1].ended, loop.replica_states[1].best, loop.replica_states[1].best_step = ended, 1.5, 40
@@ -82,7 +82,7 @@ def test_a_standing_is_restored_with_its_replica(made_loop):
     assert other.optimizer.steps == 50
 
 
-def test_restoring_one_replica_leaves_the_others(made_loop):
+def test_restoring_one_replica_does_not_change_the_others(made_loop):
     saved = slices(stopped_after(made_loop([0, 1]), 3))
     loop = made_loop([5, 6])
     before = [p[0].clone() for p in loop.model.parameters()]
@@ -94,7 +94,7 @@ def test_restoring_one_replica_leaves_the_others(made_loop):
 # What does not fit
 
 
-def test_a_tensor_that_does_not_fit_is_named_with_both_shapes(made_loop):
+def test_a_tensor_of_the_wrong_shape_is_named_with_both_shapes(made_loop):
     loop = made_loop([0, 1])
     saved = loop.population.slice(0, 0)
     saved.weights["embedding.weight"] = torch.zeros(13, 9)
@@ -116,7 +116,7 @@ def test_missing_and_foreign_tensors_are_named(made_loop):
         loop.population.restore(0, saved)
 
 
-def test_a_long_list_of_misfits_is_cut_short():
+def test_a_long_list_of_mismatches_is_shortened():
     ours = {f"w{k}": torch.Size([2]) for k in range(6)}
     with pytest.raises(UserError, match=r"w0 is missing; w1 is missing; w2 is missing \(and 3 more\)"):
         check_fits(ours, {}, "weights")

@@ -1,7 +1,7 @@
-"""Two processes give what one gives: the same losses, run folders and refusals, and nobody waits for ever.
+"""Training in two processes gives the same losses, run folders and errors as in one, and no process waits forever.
 
-Starting processes is what costs, so one pair of them does a list of jobs, and the tests look at what became of each.
-This file is also the program that the pair runs.
+Because starting processes is expensive, one pair of them does a list of jobs, and the tests check the results. This
+file is also the program that the pair runs.
 """
 
 import json
@@ -36,11 +36,11 @@ class Job:
     replicas: int = 1
     resume: bool = False
     signal_at: tuple[int, int] | None = None
-    """(rank, step): this process alone is asked to stop at this step."""
+    """(rank, step): only this process is asked to stop, at this step."""
     full_disk_at: int | None = None
-    """The writer's disk is full from this step on."""
+    """The disk of the writing process is full from this step on."""
     name: str | None = None
-    """Of the run, where it is another job's."""
+    """The name of the run, if it is that of another job."""
     rates: tuple[float, ...] = field(default=())
 
 
@@ -50,7 +50,7 @@ PLAIN = {  # compared with the same in one process
     "parts": Job((*NOISY, "training.accumulate=2")),
     "three": Job((*NOISY, "training.clip=0.5", "training.keep_best=true"), replicas=3),
     "fsdp": Job((*NOISY, "training.parallel=fsdp", "training.accumulate=2", "model.layers=2")),
-    # Width 6 has axes that two processes cannot share, and position biases that are not decayed.
+    # Width 6 has axes that two processes cannot share, and position biases without weight decay.
     "fsdp-odd": Job(
         (
             "training.parallel=fsdp",
@@ -90,7 +90,7 @@ def do(name: str, job: Job, text: Path, runs: Path) -> list[Run]:
 
 def work(text: Path, runs: Path, notes: Path) -> None:
     take_step, append = Loop.take_step, Run.append_metrics
-    for name in ("first", "second"):  # each call finds the other process by itself
+    for name in ("first", "second"):  # in each of two calls the processes find each other again
         do(name, Job(("training.duration=1 step",)), text, runs)
     with started() as processes:
         for name, job in JOBS.items():
@@ -125,7 +125,7 @@ runpy.run_path({__file__!r}, run_name="__main__")
 
 
 def launch(forge: Forge, *words: str, code: str = CLI, world: int = 2, **variables: str) -> list[Child]:
-    """As torchrun would, without its own seconds and traceback."""
+    """Starts processes as torchrun does, without its overhead and traceback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -135,7 +135,7 @@ def launch(forge: Forge, *words: str, code: str = CLI, world: int = 2, **variabl
 
 
 def ends(pair: list[Child], seconds: float = 120) -> list[Ended]:
-    """How each of them ended; it is an error if they wait for each other."""
+    """The results of both processes; it is an error if they wait for each other."""
     until = time.monotonic() + seconds
     while not all(process.has_ended for process in pair) and time.monotonic() < until:
         time.sleep(0.01)
@@ -149,7 +149,7 @@ def ends(pair: list[Child], seconds: float = 120) -> list[Ended]:
 class Pair:
     home: Path
     notes: list[dict[str, dict[str, Any]]]
-    """What each process saw of each job."""
+    """What each process recorded of each job."""
 
     @property
     def text(self) -> Path:
@@ -213,11 +213,12 @@ def same_numbers(a: Run, b: Run) -> None:
     assert str(a.status) == str(b.status) and a.facts["step"] == b.facts["step"]
 
 
-# --- what became of the jobs ------------------------------------------------------------------------------------------
+# --- results of the jobs
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("job", PLAIN)
-def test_two_processes_lose_what_one_loses(pair: Pair, job: str):
+def test_two_processes_have_the_same_losses_as_one(pair: Pair, job: str):
     members = [job] if PLAIN[job].replicas == 1 else [f"{job}-{seed}" for seed in range(PLAIN[job].replicas)]
     for name in members:
         together, alone = pair.together(name), pair.alone(name)
@@ -231,16 +232,16 @@ def test_two_processes_lose_what_one_loses(pair: Pair, job: str):
 
 
 @pytest.mark.parametrize("job", ["one", "three-1", "fsdp-odd", "fsdp-sgd"])
-def test_and_end_with_its_weights(pair: Pair, job: str):
+def test_two_processes_end_with_the_same_weights_as_one(pair: Pair, job: str):
     ours, theirs = (run.checkpoint("last").weights for run in (pair.together(job), pair.alone(job)))
     for name in ours:
         if (
             "project" not in name or "bias" not in name
-        ):  # a bias of keys has no gradient but rounding, which Adam scales
+        ):  # key biases have no gradient but rounding errors, which Adam scales up
             torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=2e-4)
 
 
-def test_one_diverges_and_all_processes_know(pair: Pair):
+def test_all_processes_notice_a_divergence(pair: Pair):
     assert [str(pair.together(f"diverging-{r}").status)[:8] for r in range(3)] == [
         "finished",
         "diverged",
@@ -248,13 +249,13 @@ def test_one_diverges_and_all_processes_know(pair: Pair):
     ]
 
 
-def test_patience_ends_all_processes_at_one_step(pair: Pair):
+def test_patience_ends_all_processes_at_the_same_step(pair: Pair):
     assert str(pair.together("best").status).startswith("stopped at step")
     assert pair.notes[0]["best"]["step"] == pair.notes[1]["best"]["step"] < 12
 
 
 @pytest.mark.parametrize(("job", "whole"), [("stopped", "whole"), ("stopped-fsdp", "whole-fsdp")])
-def test_a_signal_to_one_stops_all_and_one_goes_on_alone(pair: Pair, job: str, whole: str):
+def test_a_signal_to_one_process_stops_all_and_one_process_can_resume(pair: Pair, job: str, whole: str):
     assert [notes[job]["step"] for notes in pair.notes] == [6, 6]
     assert str(pair.together(job).status) == "interrupted at step 6"
     with cache_in(pair.home / "cache"):
@@ -263,7 +264,7 @@ def test_a_signal_to_one_stops_all_and_one_goes_on_alone(pair: Pair, job: str, w
 
 
 @pytest.mark.parametrize(("job", "whole"), [("begun-alone", "whole"), ("begun-alone-fsdp", "whole-fsdp")])
-def test_what_one_began_two_finish(pair: Pair, job: str, whole: str):
+def test_a_run_started_by_one_process_is_finished_by_two(pair: Pair, job: str, whole: str):
     same_numbers(pair.together(job), pair.alone(whole))
 
 
@@ -275,12 +276,12 @@ def test_what_one_began_two_finish(pair: Pair, job: str, whole: str):
         ("fsdp-many", "fsdp trains a single large model, not 2 replicas"),
     ],
 )
-def test_a_mistake_is_said_once_and_ends_all(pair: Pair, job: str, words: str):
+def test_a_mistake_is_reported_once_and_ends_all_processes(pair: Pair, job: str, words: str):
     (kind, said), (other, _) = (notes[job]["error"] for notes in pair.notes)
     assert kind == "UserError" and words in said and other == "EndedElsewhereError"
 
 
-def test_a_full_disk_ends_all_at_the_next_step(pair: Pair):
+def test_a_full_disk_ends_all_processes_at_the_next_step(pair: Pair):
     assert [notes["full-disk"]["error"][0] for notes in pair.notes] == ["OSError", "EndedElsewhereError"]
     assert pair.notes[0]["full-disk"]["step"] == pair.notes[1]["full-disk"]["step"]
     assert pair.together("full-disk").checkpoint("last").step == 4
@@ -290,7 +291,7 @@ def test_a_full_disk_ends_all_at_the_next_step(pair: Pair):
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_train_and_only_one_speaks(forge, workshop, tmp_path):
+def test_two_processes_train_and_only_one_prints(forge, workshop, tmp_path):
     words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "--json"]
     one, other = ends(launch(forge, *words, HEADWAY_CACHE=str(workshop.cache)))
     assert (one.code, other.code, other.out, other.err) == (0, 0, "", ""), one.err + other.err
@@ -300,7 +301,7 @@ def test_two_processes_train_and_only_one_speaks(forge, workshop, tmp_path):
 
 
 @pytest.mark.slow
-def test_torchrun_trains_and_only_one_speaks(workshop, tmp_path):
+def test_torchrun_trains_and_only_one_process_prints(workshop, tmp_path):
     command = ["-m", "headway.cli", "train", str(workshop.recipe), "--runs", str(tmp_path), "--json"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "HEADWAY_CACHE": str(workshop.cache)}
     answer = subprocess.run(
@@ -316,7 +317,7 @@ def test_torchrun_trains_and_only_one_speaks(workshop, tmp_path):
     same_numbers(open_run("tiny", tmp_path), workshop.run)
 
 
-def test_a_bad_recipe_is_one_message_and_two_codes(forge, workshop, tmp_path):
+def test_a_bad_recipe_is_one_message_and_two_exit_codes(forge, workshop, tmp_path):
     words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "model.widht=3"]
     one, other = ends(launch(forge, *words))
     assert (one.code, other.code, other.err) == (2, 2, "") and "did you mean 'width'?" in one.err
@@ -324,7 +325,7 @@ def test_a_bad_recipe_is_one_message_and_two_codes(forge, workshop, tmp_path):
 
 
 @pytest.mark.slow
-def test_when_one_is_killed_the_other_does_not_wait(forge, workshop, tmp_path):
+def test_if_one_process_is_killed_the_other_does_not_wait(forge, workshop, tmp_path):
     words = ["train", str(workshop.recipe), "--runs", str(tmp_path), "--name", "tiny", "training.duration=1M steps"]
     one, other = launch(forge, *words, HEADWAY_CACHE=str(workshop.cache))
     one.wait_until((tmp_path / "tiny" / "metrics.jsonl").exists)
@@ -333,7 +334,7 @@ def test_when_one_is_killed_the_other_does_not_wait(forge, workshop, tmp_path):
     assert ended.code == 2 and "process 0 lost the others" in ended.err and "--resume" in ended.err
 
 
-def test_processes_that_nobody_started_are_said_to_be_missing(monkeypatch):
+def test_processes_that_were_not_started_are_reported_as_missing(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -341,10 +342,11 @@ def test_processes_that_nobody_started_are_said_to_be_missing(monkeypatch):
         pass
 
 
-# --- alone ------------------------------------------------------------------------------------------------------------
+# --- one process
+# --------------------------------------------------------------------------------------------------------
 
 
-def test_one_process_talks_to_nobody():
+def test_one_process_does_not_communicate():
     with started() as processes:
         assert processes is ALONE and processes.is_writer and processes.command == ["headway"]
         assert processes.agree(True, False) == (True, False)
@@ -356,7 +358,7 @@ def test_one_process_talks_to_nobody():
 
 
 @pytest.mark.parametrize(("batch", "accumulate", "world", "nearest"), [(6, 1, 4, 8), (16, 3, 2, 18), (1, 1, 2, 2)])
-def test_rows_that_cannot_be_shared_are_refused_with_the_nearest_that_can(batch, accumulate, world, nearest):
+def test_rows_that_cannot_be_shared_are_refused_with_the_nearest_possible_number(batch, accumulate, world, nearest):
     with pytest.raises(UserError, match=f"{batch} rows cannot be divided evenly among {world} .* is {nearest}$"):
         check_rows(batch, accumulate, Processes(0, world))
     check_rows(nearest, accumulate, Processes(0, world))
@@ -365,7 +367,7 @@ def test_rows_that_cannot_be_shared_are_refused_with_the_nearest_that_can(batch,
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     work(place / "tiny.txt", place / "two", place)
-    # All is done and written; what torch's threads do while the interpreter closes is not the question here.
+    # All results are written; errors of torch's threads at interpreter shutdown are not tested here.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

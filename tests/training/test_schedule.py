@@ -1,4 +1,4 @@
-"""How long training lasts, and how the rate moves over it."""
+"""The duration of training, and the schedule of the learning rate."""
 
 import math
 
@@ -21,7 +21,7 @@ class Holder(Spec):
 
 
 @given(amount=AMOUNTS, unit=st.sampled_from(["steps", "epochs", "tokens"]))
-def test_a_duration_is_read_as_it_was_printed(amount: float, unit: str):
+def test_a_printed_duration_can_be_read(amount: float, unit: str):
     duration = Duration(float(amount), unit)
     assert Duration.parse(str(duration)) == duration
     holder = Holder(lasts=duration)
@@ -53,18 +53,18 @@ NOT_DURATIONS = """
 
 
 @pytest.mark.parametrize("given", [*NOT_DURATIONS.split("|"), None, [], -3, True, math.nan], ids=repr)
-def test_what_is_not_a_duration_is_refused_in_words(given):
+def test_an_invalid_duration_is_refused_with_a_message(given):
     with pytest.raises(PydanticCustomError, match=r"such as '500 steps', '10 epochs' or '2\.5M tokens'"):
         Duration.parse(given)
 
 
 @pytest.mark.parametrize("given", ["1e99 steps", "1e300M tokens", "1e19 epochs"])
-def test_lengths_that_nobody_can_wait_for_are_refused(given):
+def test_impossibly_long_durations_are_refused(given):
     with pytest.raises(PydanticCustomError, match=r"expected at most 9.2e\+18 (steps|tokens|epochs)$"):
         Duration.parse(given)
 
 
-def test_a_bare_number_is_answered_with_steps():
+def test_for_a_bare_number_steps_are_suggested():
     with pytest.raises(PydanticCustomError, match="did you mean '500 steps'"):
         Duration.parse(500)
 
@@ -96,7 +96,7 @@ def test_durations_in_steps_are_rounded_up(duration: str, steps: int):
 
 
 @given(steps=st.integers(1, 10**6), tokens_per_step=st.integers(1, 10**6))
-def test_whole_numbers_of_steps_are_not_rounded_up_by_accident(steps: int, tokens_per_step: int):
+def test_whole_numbers_of_steps_are_not_rounded_up_by_rounding_errors(steps: int, tokens_per_step: int):
     assert Duration(float(steps * tokens_per_step), "tokens").in_steps(1, tokens_per_step) == steps
 
 
@@ -109,7 +109,7 @@ def rates(schedule, total: int, warmup: int = 0) -> list[float]:
 
 @pytest.mark.parametrize("schedule", [Constant(), LinearDecay(final=0.2), Cosine(final=0.2)], ids=lambda s: s.kind)
 @pytest.mark.parametrize("warmup", [1, 4, 9])
-def test_the_rate_rises_evenly_to_its_height_and_ends_at_its_last_value(schedule, warmup: int):
+def test_the_rate_warms_up_linearly_and_ends_at_its_final_value(schedule, warmup: int):
     found = rates(schedule, 20, warmup)
     assert found[: warmup + 1] == pytest.approx([(step + 1) / (warmup + 1) for step in range(warmup + 1)])
     assert found[warmup] == max(found) == 1.0
@@ -118,7 +118,7 @@ def test_the_rate_rises_evenly_to_its_height_and_ends_at_its_last_value(schedule
     assert min(found) > 0
 
 
-def test_constant_stays():
+def test_constant_is_constant():
     assert rates(Constant(), 5) == [1.0] * 5
 
 

@@ -1,4 +1,4 @@
-"""Where and in which precision: chosen once, with the reason."""
+"""Device, precision and compilation are chosen once, with reasons."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
 
 
-def test_without_a_gpu_everything_is_plain_and_says_why(no_cuda):
+def test_without_a_gpu_everything_is_plain_with_reasons(no_cuda):
     setting = choose(TrainingSpec(), width=128)
     assert (setting.device.type, setting.precision, setting.compiled) == ("cpu", torch.float32, False)
     assert [reason.split(":")[0] for reason in setting.reasons] == ["cpu", "float32", "not compiled"]
@@ -39,7 +39,7 @@ def test_without_a_gpu_everything_is_plain_and_says_why(no_cuda):
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_what_bf16_would_bring_on_a_cpu_is_said_by_what_the_processor_can_do(no_cuda, able: bool, monkeypatch):
+def test_the_note_about_bf16_on_a_cpu_depends_on_its_instructions(no_cuda, able: bool, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": able}, raising=False)
     for width in (128, 512):
         by_default = choose(TrainingSpec(), width)
@@ -49,18 +49,18 @@ def test_what_bf16_would_bring_on_a_cpu_is_said_by_what_the_processor_can_do(no_
     assert asked.precision == torch.bfloat16 and ("float32 would be faster" in asked.reasons[1]) == (not able)
 
 
-def test_with_a_gpu_everything_is_fast_and_says_why(two_gpus):
+def test_with_a_gpu_everything_is_fast_with_reasons(two_gpus):
     setting = choose(TrainingSpec(), width=128)
     assert (setting.device.type, setting.precision) == ("cuda", torch.bfloat16)
-    assert (setting.compiled, setting.may_compile) == (False, True)  # which the training decides by itself
+    assert (setting.compiled, setting.may_compile) == (False, True)  # training decides this itself
     assert "Some GPU" in setting.reasons[0] and "SM 90" in setting.reasons[1]
 
 
-def test_what_is_compiled_is_kept_among_the_caches(two_gpus, tmp_path, monkeypatch):
+def test_compiled_programs_are_stored_in_the_cache(two_gpus, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
     choose(TrainingSpec(), width=128)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled" / "programs")
-    assert os.environ["TRITON_CACHE_DIR"] == "/elsewhere"  # as the user has it
+    assert os.environ["TRITON_CACHE_DIR"] == "/elsewhere"  # as set by the user
 
 
 def test_an_old_gpu_has_no_bf16(two_gpus, monkeypatch):
@@ -69,7 +69,7 @@ def test_an_old_gpu_has_no_bf16(two_gpus, monkeypatch):
     assert setting.precision == torch.float32 and "SM 75 has no bf16" in setting.reasons[1]
 
 
-def test_what_is_asked_for_is_given(two_gpus):
+def test_explicit_settings_are_used(two_gpus):
     setting = choose(TrainingSpec(device="cuda:1", precision="float32", compile="off"), 128)
     assert (str(setting.device), setting.precision, setting.compiled) == ("cuda:1", torch.float32, False)
     assert all(reason.endswith("as requested") for reason in setting.reasons[:3])
@@ -78,17 +78,17 @@ def test_what_is_asked_for_is_given(two_gpus):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cpu:", "mps", "", "cuda:-1"])
-def test_an_unknown_device_is_refused_in_words(no_cuda, device: str):
+def test_an_unknown_device_is_refused_with_a_message(no_cuda, device: str):
     with pytest.raises(UserError, match=f"training.device: .*'{device}'"):
         choose(TrainingSpec(device=device), 128)
 
 
-def test_a_gpu_that_is_not_there_is_refused_in_words(no_cuda):
+def test_a_missing_gpu_is_refused_with_a_message(no_cuda):
     with pytest.raises(UserError, match=r"no CUDA device is available here; set training.device=cpu or auto"):
         choose(TrainingSpec(device="cuda"), 128)
 
 
-def test_a_gpu_beyond_the_last_is_refused_in_words(two_gpus):
+def test_a_gpu_beyond_the_last_is_refused_with_a_message(two_gpus):
     with pytest.raises(UserError, match="there is no 'cuda:2'; the last one is cuda:1"):
         choose(TrainingSpec(device="cuda:2"), 128)
 
@@ -102,7 +102,7 @@ def test_autocast_computes_products_in_the_chosen_precision(no_cuda, precision, 
 # More than one process
 
 
-def test_each_process_takes_a_gpu_of_its_own_and_says_why(two_gpus):
+def test_each_process_uses_its_own_gpu_with_the_reason(two_gpus):
     setting = choose(TrainingSpec(), 128, Processes(rank=3, world=4, local_rank=1))
     assert str(setting.device) == "cuda:1" and not setting.recorded and setting.compiled
     assert setting.reasons[0] == "cuda:1: one Some GPU per process; they communicate by NCCL"
@@ -110,28 +110,28 @@ def test_each_process_takes_a_gpu_of_its_own_and_says_why(two_gpus):
     assert "4 processes (ddp)" in setting.reasons[-1]
 
 
-def test_more_processes_than_gpus_are_refused_in_words(two_gpus):
+def test_more_processes_than_gpus_are_refused_with_a_message(two_gpus):
     with pytest.raises(UserError, match=r"the last on this machine is cuda:1; start torchrun with --nproc-per-node 2"):
         choose(TrainingSpec(), 128, Processes(rank=2, world=3, local_rank=2))
 
 
-def test_one_gpu_for_several_processes_is_refused_in_words(two_gpus):
+def test_one_gpu_for_several_processes_is_refused_with_a_message(two_gpus):
     with pytest.raises(UserError, match="'cuda:1' is one GPU, but there are 2 processes"):
         choose(TrainingSpec(device="cuda:1"), 128, Processes(rank=0, world=2))
 
 
-def test_processes_on_cpus_talk_by_gloo(no_cuda):
+def test_processes_on_cpus_use_gloo(no_cuda):
     setting = choose(TrainingSpec(parallel=Fsdp()), 128, Processes(rank=0, world=2))
     assert setting.device.type == "cpu" and "gloo" in setting.reasons[0]
     assert "not compiled: fsdp" in setting.reasons[2] and "each keeps 1/2 of the weights" in setting.reasons[-1]
 
 
 def test_freed_memory_is_kept_for_the_next_step():
-    """Whatever the C library: it is asked politely, and may be asked again."""
+    """With any C library: keeping memory is a request, which may be repeated."""
     keep_freed_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(50):
-        torch.ones(1 << 20)  # 4 MB, of which every page would be fetched anew
+        torch.ones(1 << 20)  # 4 MB, whose pages would otherwise be allocated again
     pages = 50 * (4 << 20) // resource.getpagesize()
     if platform.libc_ver()[0] == "glibc":
         assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < pages / 4

@@ -1,4 +1,4 @@
-"""The training part of a recipe: what does not go together."""
+"""The training part of a recipe: impossible combinations and values."""
 
 import pytest
 from pydantic import ValidationError
@@ -16,14 +16,14 @@ def test_the_defaults_have_no_problems():
     assert spec.schedule.warmup
 
 
-def test_a_batch_must_fall_into_equal_parts():
+def test_a_batch_must_be_divisible_into_equal_parts():
     (problem,) = TrainingSpec(batch=10, accumulate=4).problems()
     assert problem.keys == ("batch", "accumulate") and "10 rows cannot be computed in 4 equal parts" in problem.reason
     assert not list(TrainingSpec(batch=12, accumulate=4).problems())
 
 
 @pytest.mark.parametrize(("key", "value"), [("keep_best", True), ("patience", 3)])
-def test_best_and_patience_need_a_split_to_go_by(key: str, value):
+def test_best_and_patience_need_a_split(key: str, value):
     (problem,) = TrainingSpec(**{key: value}, evaluate_on=[]).problems()
     assert problem.keys == (key, "evaluate_on")
     assert not list(TrainingSpec(**{key: value}).problems())

@@ -1,4 +1,5 @@
-"""Which weights training moves, and how fast: paces, and what optimizers, checkpoints and runs make of them."""
+"""Which weights are trained, and at which multiple of the learning rate (the pace): how optimizers, checkpoints and
+runs use it."""
 
 import numpy as np
 import pytest
@@ -42,14 +43,14 @@ PARTS = ("embedding", "positions", "layers.0", "layers.1", "layers.2", "norm", "
     ],
     ids=lambda given: getattr(given, "kind", ""),
 )
-def test_every_part_has_its_pace(tuning, expected):
+def test_every_part_has_its_learning_rate_multiple(tuning, expected):
     found: dict[str, set[float]] = {}
     for name, pace in paces(tuning).items():
         found.setdefault(part(name), set()).add(pace)
     assert found == {name: {float(pace)} for name, pace in zip(PARTS, expected, strict=True)}
 
 
-def test_lora_trains_adapters_and_head_alone():
+def test_lora_trains_only_adapters_and_head():
     found = paces(Lora())
     expected = {name for name in found if ".adapter." in name or name.startswith("head.")}
     assert {name for name, pace in found.items() if pace} == expected
@@ -62,8 +63,8 @@ def test_more_layers_than_there_are_is_a_mistake():
 
 @pytest.mark.parametrize("optimizer", [AdamW(learning_rate=0.1), Sgd(learning_rate=0.1), Adagrad(learning_rate=0.1)])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_at_a_pace_a_parameter_steps_as_at_that_much_of_the_rate(optimizer, replicas):
-    """As with torch's groups of parameters, weight decay included."""
+def test_a_step_at_a_pace_equals_one_at_that_multiple_of_the_rate(optimizer, replicas):
+    """As with torch's parameter groups, including weight decay."""
 
     def stepped(pace: float, rate: float, compiled: bool = False) -> torch.Tensor:
         p = torch.nn.Parameter(torch.linspace(-1, 1, 6 * replicas).view(replicas, 2, 3))
@@ -110,7 +111,7 @@ KINDS = ["frozen", "last", "layerwise", "lora"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_population_as_alone_and_stopped_and_resumed_the_same_bits(kind, table, tmp_path):
+def test_tuning_in_a_population_equals_tuning_alone_and_resuming_is_bit_identical(kind, table, tmp_path):
     made = recipe(table, f"training.tuning={kind}", "training.averaging=moving" if kind == "lora" else "seed=3")
     runs = train([made, made.model_copy(update={"seed": 8})], ["a", "b"], tmp_path / "both")
     (alone,) = train([made], ["a"], tmp_path / "alone")
@@ -118,7 +119,7 @@ def test_in_a_population_as_alone_and_stopped_and_resumed_the_same_bits(kind, ta
     assert set(runs[0].checkpoint("last").optimizer) == set(apart.optimizer)
     losses = [[line["loss"] for line in run.metrics() if "loss" in line] for run in (runs[0], alone)]
     np.testing.assert_allclose(*losses, rtol=1e-4)
-    # From the step in the middle, as if it had been killed there.
+    # Resumed from the checkpoint in the middle, as if killed there.
     alone.forget_after(6)
     (again,) = train([made], ["a"], tmp_path / "alone", resume=True)
     resumed = again.checkpoint("last")
@@ -126,7 +127,7 @@ def test_in_a_population_as_alone_and_stopped_and_resumed_the_same_bits(kind, ta
     assert [s.value for s in again.scores()] == [s.value for s in alone.scores()]
 
 
-def test_what_stays_has_no_memory_and_the_run_says_how_many_are_trained(table, tmp_path):
+def test_frozen_weights_have_no_optimizer_state_and_trained_ones_are_counted(table, tmp_path):
     (run,) = train([recipe(table, "training.tuning=frozen")], ["frozen"], tmp_path)
     saved = run.checkpoint("last")
     assert {name.split("/")[1].split(".")[0] for name in saved.optimizer} == {"head"}
@@ -141,8 +142,8 @@ def run_audit(run):
     return audit_run(open_run(run.name, run.folder.parent)).findings
 
 
-def test_features_that_are_kept_train_the_head_as_features_that_are_computed(table, tmp_path, monkeypatch):
-    """Without dropout, both are the same training."""
+def test_cached_features_train_the_head_like_computed_features(table, tmp_path, monkeypatch):
+    """Without dropout, both give the same training."""
     made = recipe(table, "training.tuning=frozen", "model.dropout=0")
     (kept,) = train([made], ["kept"], tmp_path)
     monkeypatch.setattr(Frozen, "keeps_features", False)
@@ -154,13 +155,13 @@ def test_features_that_are_kept_train_the_head_as_features_that_are_computed(tab
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_the_best_may_be_chosen_by_accuracy(table, tmp_path):
+def test_the_best_checkpoint_may_be_chosen_by_accuracy(table, tmp_path):
     changes = "training.keep_best=true", "training.best_by=accuracy", "training.patience=2"
     (run,) = train([recipe(table, *changes, "training.duration=40 steps")], ["best"], tmp_path)
     found = {line["step"]: line["scores"]["valid.accuracy"] for line in run.metrics() if "scores" in line}
-    best = max(found, key=lambda step: found[step])  # the first, of equals
+    best = max(found, key=lambda step: found[step])  # the first of equal ones
     assert run.checkpoint("auto").step == best
-    assert run.status.state == "stopped" and run.status.step == best + 8  # two evaluations after it
+    assert run.status.state == "stopped" and run.status.step == best + 8  # two evaluations later
 
 
 @pytest.mark.parametrize(
@@ -174,18 +175,18 @@ def test_the_best_may_be_chosen_by_accuracy(table, tmp_path):
         (["training.tuning={kind: layerwise, decay: 0}"], "decay"),
     ],
 )
-def test_mistakes_are_told(table, changes, words):
+def test_mistakes_are_reported(table, changes, words):
     with pytest.raises(UserError, match=words):
         recipe(table, *changes)
 
 
-def test_a_model_without_a_head_of_its_own_cannot_be_frozen_below_it():
+def test_a_model_without_a_separate_head_cannot_be_frozen_below_it():
     with pytest.raises(UserError, match="frozen trains a new head, but a language-model has none"):
         from_tree({"training": {"tuning": "frozen"}}, "text")
 
 
-def test_recipes_of_before_keep_their_hash():
+def test_earlier_recipes_keep_their_hash():
     plain = from_tree({"model": {"kind": "classifier"}, "data": {"kind": "labelled"}}, "plain")
     said = {"tuning": {"kind": "full"}, "best_by": "loss"}
     assert plain.hash == from_tree({**plain.model_dump(mode="json"), "training": said}, "said").hash
-    assert moving(dict(SPEC.build(V, C).named_parameters()))  # and all weights of a model as it is built do
+    assert moving(dict(SPEC.build(V, C).named_parameters()))  # and so do all weights of a model as built
