@@ -1,4 +1,4 @@
-"""A workbench to ask without a server, and run folders made in a moment, without a training."""
+"""Helpers for tests of the workbench: requests without a server, and run folders made without training."""
 
 import asyncio
 import importlib
@@ -38,7 +38,7 @@ model:
 
 
 def asker(bench: Bench, token: str | None = TOKEN) -> TestClient:
-    """Asks as a program does: with the token in a header."""
+    """A client that sends the token in a header, as programs do."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     client = TestClient(create_app(bench, TOKEN, {HOST}), base_url=f"http://{HOST}", headers=headers)
     client.follow_redirects = False
@@ -46,7 +46,7 @@ def asker(bench: Bench, token: str | None = TOKEN) -> TestClient:
 
 
 def make_run(folder: Path, steps: int = 20, status: str = "finished", **facts: Any) -> Path:
-    """As training leaves it."""
+    """A run folder as left by training."""
     folder.mkdir(parents=True)
     layers, seed = facts.pop("layers", 2), facts.pop("seed", 0)
     (folder / "recipe.yaml").write_text(RECIPE.format(layers=layers, seed=seed), "utf-8")
@@ -81,7 +81,7 @@ def add_lines(folder: Path, *lines: dict[str, Any]) -> None:
 
 @contextmanager
 def served(bench: Bench, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Iterator[str]:
-    """A real server, in a thread; gives its address, without the token."""
+    """A real server in a thread; yields its address, without the token."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         server = server_of(create_app(bench, TOKEN, {f"{host}:{port}" for host in hosts}))
@@ -95,7 +95,8 @@ def served(bench: Bench, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Iterator[st
 
 
 class AnsweringHere(AnsweringProcesses):
-    """Instead of other processes, which would import torch first. `fails`: what it says instead of an answer."""
+    """Answers in this process instead of others, which would have to import torch. `fails`: the message of the error it
+    raises instead."""
 
     fails: str | None = None
 

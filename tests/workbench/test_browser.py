@@ -1,6 +1,6 @@
-"""The workbench as a person uses it, in a real browser (`conftest.py`).
+"""The workbench in a real browser (`conftest.py`), as a person uses it.
 
-`make test` does what would hurt most if it broke; `make test-browser` all of it.
+`make test` runs the most important of these tests; `make test-browser` runs all.
 """
 
 import json
@@ -37,13 +37,13 @@ def folder(tmp_path):
 
 @pytest.fixture
 def wrong():
-    """What the browser complained of."""
+    """The errors that the browser reported."""
     return []
 
 
 @pytest.fixture
 def page(chromium, folder, wrong):
-    """A page that has come by the address with the token; whatever goes wrong on it, or leaves it, is an error."""
+    """A page opened with the token; any error on it, and any request to another server, fails the test."""
     with served(Bench(folder, readers=AnsweringHere())) as address:
         context = chromium.new_context(viewport={"width": 1280, "height": 800}, base_url=address)
         page = context.new_page()
@@ -94,7 +94,7 @@ def test_by_keyboard_alone(page):
 
 
 @pytest.mark.slow
-def test_several_runs_are_seen_together(page):
+def test_several_runs_are_shown_together(page):
     for name in ("runs/alpha", "runs/beta"):
         page.get_by_label(f"Select {name}").check()
     page.get_by_role("link", name="compare curves and recipes").click()
@@ -104,7 +104,7 @@ def test_several_runs_are_seen_together(page):
 
 
 @pytest.mark.slow
-def test_a_run_is_shown_whole(page):
+def test_a_run_is_shown_completely(page):
     page.goto("/run/runs/alpha")
     page.wait_for_selector(".recipe")
     text = page.inner_text("main")
@@ -113,10 +113,10 @@ def test_a_run_is_shown_whole(page):
     assert "headway train demo --name alpha" in text and "cpu" in text
 
 
-def test_a_run_is_seen_while_it_trains(page, folder):
+def test_a_run_is_shown_while_it_trains(page, folder):
     run = make_run(folder / "runs" / "live", status="started", steps=10)
     (run / "scores.json").unlink()
-    with locked(run):  # as the process that trains does; of which this is one
+    with locked(run):  # as locked by a training process, here by this one
         page.goto("/run/runs/live")
         page.wait_for_selector("h1:has-text('running')")
         took = []
@@ -133,14 +133,14 @@ def test_a_run_is_seen_while_it_trains(page, folder):
 
 
 @pytest.mark.slow
-def test_a_new_run_appears_and_a_deleted_one_goes(page, folder):
+def test_a_new_run_appears_and_a_deleted_one_disappears(page, folder):
     make_run(folder / "runs" / "delta")
     page.wait_for_selector("a.name:has-text('delta')")
     shutil.rmtree(folder / "runs" / "delta")
     page.wait_for_selector("a.name:has-text('delta')", state="detached")
 
 
-def test_a_folder_that_goes_and_a_run_half_written_are_said(page, folder):
+def test_a_deleted_folder_and_a_half_written_run_are_reported(page, folder):
     (folder / "runs" / "alpha" / "run.json").write_text('{"format"')
     page.wait_for_selector(".row:has-text('cannot be read')")
     folder.rename(folder.with_name("away"))
@@ -150,12 +150,12 @@ def test_a_folder_that_goes_and_a_run_half_written_are_said(page, folder):
 
 
 @pytest.mark.slow
-def test_a_study_fills_and_a_broken_one_says_so(page, folder, wrong):
+def test_a_study_fills_and_a_broken_one_is_reported(page, folder, wrong):
     page.goto("/studies")
     page.get_by_role("link", name="Does two help?").click()
     page.wait_for_selector(".cells")
     assert page.locator(".cells tbody td").all_inner_texts() == ["12.50!", "12.50!", "·", "12.50!", "12.50!", "·"]
-    page.wait_for_selector("section .trouble")  # this study has no recipe: the reader of studies says what is wrong
+    page.wait_for_selector("section .trouble")  # this study has no recipe, and the page shows the error of reading it
     make_run(folder / "studies" / "s" / "runs" / "two.seed-2", seed=2)
     page.wait_for_selector(".cells tr:nth-child(2) td:nth-child(4) a:has-text('12.50')")
     assert all("422" in one for one in wrong)
@@ -163,13 +163,13 @@ def test_a_study_fills_and_a_broken_one_says_so(page, folder, wrong):
 
 
 @pytest.mark.slow
-def test_cases_are_listed_with_what_was_reported(page):
+def test_cases_are_listed_with_their_reports(page):
     page.get_by_role("link", name="Cases").click()
     page.wait_for_selector("tr:has-text('B7')")
     assert page.locator("tbody tr").count() >= 31
 
 
-def test_a_run_to_look_into_is_found_by_words_the_newest_first(page, folder):
+def test_runs_to_look_at_can_be_searched_newest_first(page, folder):
     make_run(folder / "runs" / "delta", created="2026-02-02T03:04:05+00:00")
     page.get_by_role("link", name="Look").click()
     page.wait_for_selector(".choices tr:has-text('delta')")
@@ -180,18 +180,18 @@ def test_a_run_to_look_into_is_found_by_words_the_newest_first(page, folder):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_deleted_is_no_server_that_is_away(page, folder, wrong):
+def test_a_deleted_run_is_not_reported_as_a_missing_server(page, folder, wrong):
     page.goto("/run/runs/beta")
     page.wait_for_selector(".recipe")
     shutil.rmtree(folder / "runs" / "beta")
     page.wait_for_selector(".status:has-text('cannot be read')")
-    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # watches anew
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # starts watching again
     page.wait_for_timeout(1500)
     assert page.locator(".lost").is_hidden()
     wrong.clear()
 
 
-def test_script_in_names_and_texts_is_text(page, folder):
+def test_scripts_in_names_and_texts_are_shown_as_text(page, folder):
     wicked = make_run(folder / "runs" / WICKED, reason=WICKED, status="diverged", headline="perplexity")
     score = {"value": 0.5, "label": WICKED, "confusion": {"classes": [WICKED, "b"], "counts": [[1, 2], [3, 4]]}}
     write_json(wicked / "scores.json", {"valid.accuracy": score, f"valid.precision.{WICKED}": score})
@@ -204,9 +204,9 @@ def test_script_in_names_and_texts_is_text(page, folder):
     assert page.inner_text("main").count(WICKED) >= 6
 
 
-def test_many_classes_and_names_that_turn_round_are_shown(page, folder):
-    """Of more than 32 classes a confusion is told by what happened; a name written from right to left turns nothing
-    round but itself, and a long one is cut."""
+def test_many_classes_and_right_to_left_names_are_shown(page, folder):
+    """For more than 32 classes the mistakes are listed instead of a matrix; a right-to-left name affects only its own
+    direction, and a long one is truncated."""
     odd = "\u202eevil مرحبا 😀"
     run = make_run(folder / "runs" / odd, headline="accuracy")
     make_run(folder / "runs" / ("long-" * 45))
@@ -223,13 +223,13 @@ def test_many_classes_and_names_that_turn_round_are_shown(page, folder):
     page.get_by_label("Filter classes").fill("1234")
     assert page.locator(".classes tbody th").all_inner_texts() == ["class 1234"]
     boxes = "['bdi', '.status'].map((one) => document.querySelector(`h1 ${one}`).getBoundingClientRect().toJSON())"
-    name, status = page.evaluate(boxes)  # at once, since the status is drawn anew when news of the run arrive
-    assert name["x"] + name["width"] <= status["x"], "what stands after the name stands after it"
+    name, status = page.evaluate(boxes)  # in one call, since the status is redrawn when the run changes
+    assert name["x"] + name["width"] <= status["x"], "the status must be to the right of the name"
 
 
 @pytest.mark.slow
-def test_no_script_can_be_run_by_markup(page, wrong):
-    """The policy holds even if somebody should forget that text is text."""
+def test_markup_cannot_run_scripts(page, wrong):
+    """The content security policy protects even if text were ever inserted as markup."""
     ran = page.evaluate(
         """async () => {
             document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.ran = 1'>");
@@ -246,7 +246,7 @@ def test_no_script_can_be_run_by_markup(page, wrong):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/runs", "/run/runs/alpha", "/compare?run=runs/alpha", "/studies", "/jobs"])
-def test_on_a_telephone_nothing_is_cut_off(page, path):
+def test_on_a_phone_nothing_is_cut_off(page, path):
     page.set_viewport_size({"width": 360, "height": 700})
     page.goto(path)
     page.wait_for_selector("h1")
@@ -257,7 +257,7 @@ def test_on_a_telephone_nothing_is_cut_off(page, path):
 
 
 @pytest.mark.slow
-def test_dark_and_light_by_the_system_and_by_the_button(page):
+def test_dark_and_light_mode_by_the_system_and_by_the_button(page):
     colour = "getComputedStyle(document.documentElement).backgroundColor"
     light = page.evaluate(colour)
     page.emulate_media(color_scheme="dark")
@@ -267,7 +267,7 @@ def test_dark_and_light_by_the_system_and_by_the_button(page):
     assert page.evaluate(colour) == light
     page.reload()
     page.wait_for_selector(".row")
-    assert page.evaluate(colour) == light  # as it was chosen
+    assert page.evaluate(colour) == light  # as chosen
     page.emulate_media(color_scheme="light")
 
 
@@ -285,7 +285,7 @@ def test_controls_have_names(page):
 
 
 def test_the_server_goes_away_and_comes_back(chromium, folder):
-    """The page says that nobody answers, and goes on by itself."""
+    """The page reports that the server does not answer, and continues by itself."""
 
     def start(port):
         listening = socket.create_server(("127.0.0.1", port), reuse_port=False)

@@ -1,4 +1,4 @@
-"""Look, change and solve as a person uses them, in a real browser. Skipped, visibly, where there is none."""
+"""The views look, change and solve in a real browser, as a person uses them. Skipped visibly without a browser."""
 
 import asyncio
 import json
@@ -46,7 +46,8 @@ def complained(said, wrong: list[str]) -> None:
 
 @pytest.fixture
 def page(chromium, bench):
-    """Whatever goes wrong on it, or leaves it, is an error; but what the server refuses, which the page says itself."""
+    """Any error on the page, and any request to another server, fails the test, except refusals of the server, which
+    the page shows."""
     with served(bench) as address:
         context = chromium.new_context(viewport={"width": 1280, "height": 900}, base_url=address)
         page, wrong = context.new_page(), []
@@ -68,7 +69,7 @@ def settings(page) -> dict[str, list[str]]:
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sentence_is_typed_and_heads_are_looked_at_and_switched_off(page):
+def test_a_sentence_is_typed_and_heads_are_shown_and_switched_off(page):
     page.goto("/look/runs/one")
     page.get_by_label("Sentence").fill("The lazy dog")
     expect(page.locator(".head")).to_have_count(4)
@@ -77,7 +78,7 @@ def test_a_sentence_is_typed_and_heads_are_looked_at_and_switched_off(page):
     expect(page.locator(".side .under")).to_contain_text("layer 1, head 1")
     expect(page).to_have_url(re.compile(r"text=The\+lazy\+dog&head=self\.1\.1"))
     page.locator(".token").nth(8).hover()
-    assert page.locator("svg.lines path").count() > 0, "lines go from the token to what it looks at"
+    assert page.locator("svg.lines path").count() > 0, "lines go from the token to those it attends to"
     canvas = page.locator(".side .large canvas")
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] - 8, "y": box["height"] - 8})
@@ -89,7 +90,7 @@ def test_a_sentence_is_typed_and_heads_are_looked_at_and_switched_off(page):
     expect(page.locator(".side .under")).to_contain_text("layer 1, head 0")
     page.get_by_role("button", name="Measure each head's effect").click()
     expect(page.get_by_text("nats higher")).to_be_visible()
-    page.reload()  # everything stands in the address
+    page.reload()  # the address contains the whole state
     expect(page.locator(".head.off")).to_have_count(1)
     expect(page.locator(".side .under")).to_contain_text("layer 1, head 0")
     for show, words in (("rollout", "rollout to layer 1"), ("gradients", "gradients")):
@@ -111,7 +112,7 @@ def test_two_runs_side_by_side_and_one_without_maps(page):
     expect(page.locator(".lost-on")).to_contain_text("nats each")
 
 
-def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(page, bench):
+def test_unreadable_input_is_reported_as_text_and_a_dead_process_is_replaced(page, bench):
     page.goto(f"/look/runs/one?text={quote('<img src=x onerror=alert(1)>')}")
     expect(page.locator(".trouble")).to_contain_text("the first is '<'")
     assert page.locator("main img").count() == 0
@@ -124,7 +125,7 @@ def test_what_a_model_cannot_read_is_said_as_text_and_a_dead_process_is_no_end(p
     expect(page.locator(".trouble")).to_have_count(0)
 
 
-def test_a_text_that_takes_long_is_left_for_another_or_given_up(page, bench, monkeypatch):
+def test_a_slow_text_can_be_replaced_or_cancelled(page, bench, monkeypatch):
     asked, answer = [], bench.models.ask
 
     async def slow(function, about="", **given):
@@ -150,14 +151,14 @@ def test_a_text_that_takes_long_is_left_for_another_or_given_up(page, bench, mon
         sentence.fill(text)
         expect(page.locator(".token")).to_have_count(count)
         expect(page.get_by_text("computing")).to_have_count(0)
-    assert asked.count("left") == 2, "the server does not go on with what nobody waits for"
+    assert asked.count("left") == 2, "the server must stop computing abandoned requests"
 
 
 @pytest.mark.slow
-def test_whatever_is_typed_is_answered_in_words_or_maps(page):
+def test_any_input_gives_a_message_or_maps(page):
     page.goto("/look/runs/one?text=The")
     expect(page.locator(".token")).to_have_count(3)
-    for text in ("", "مرحبا", "😀👩", "The " * 300):  # nothing, from right to left, beyond 16 bits, long
+    for text in ("", "مرحبا", "😀👩", "The " * 300):  # empty, right-to-left, beyond 16 bits, long
         page.get_by_label("Sentence").fill(text)
         expect(page.locator(".trouble, .token:nth-child(1000)").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 1280
@@ -167,20 +168,20 @@ def test_whatever_is_typed_is_answered_in_words_or_maps(page):
 
 @pytest.fixture
 def clip(workshop, folder, tmp_path) -> Path:
-    """A run that matches pictures with captions, hardly trained."""
+    """A briefly trained run that matches pictures with captions."""
     recipe = clip_recipe(captioned_folder(tmp_path), "training.duration=1 steps", "training.schedule.warmup=1 steps")
     with cache_in(workshop.cache):
         return train([recipe], ["clip"], folder / "runs")[0].folder
 
 
 @pytest.mark.slow
-def test_a_picture_of_the_data_and_one_of_the_readers_own(page, clip, tmp_path):
+def test_a_picture_of_the_data_and_one_of_the_user(page, clip, tmp_path):
     page.goto("/look/runs/clip")
     said = page.locator(".matched")
     expect(said).to_contain_text("The cosine of valid:0")
     caption = page.get_by_label("Sentence")
     of_the_data = caption.input_value()
-    assert re.fullmatch(r"\w+ (left of|above) \w+", of_the_data), "what the data says of the picture"
+    assert re.fullmatch(r"\w+ (left of|above) \w+", of_the_data), "the caption of the picture in the data"
     page.get_by_label("Next picture").click()
     expect(said).to_contain_text("The cosine of valid:1")
     expect(page).to_have_url(re.compile("image=valid%3A1"))
@@ -197,18 +198,18 @@ def test_a_picture_of_the_data_and_one_of_the_readers_own(page, clip, tmp_path):
     page.get_by_label("Your own picture").set_input_files(tmp_path / "no.png")
     expect(page.locator(".trouble")).to_contain_text("cannot be read as a picture")
     facts = clip / "run.json"
-    assert json.loads(facts.read_text())["test_scored"] == 1, "by training alone: nobody has looked at test here"
+    assert json.loads(facts.read_text())["test_scored"] == 1, "only training has scored test so far"
     page.goto("/look/runs/clip?image=test:0&text=red")
     for text in ("red left", "red left of blue"):
         caption.fill(text)
         expect(page.locator(".token")).to_have_count(len(text.split()) + 1)
-    assert json.loads(facts.read_text())["test_scored"] == 2, "one look, however much is typed beside it"
+    assert json.loads(facts.read_text())["test_scored"] == 2, "one look, whatever is typed"
 
 
 # --- change ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_thing_is_changed_and_its_mistakes_are_said_while_typing(page, bench, workshop, monkeypatch):
+def test_one_setting_is_changed_and_mistakes_are_shown_while_typing(page, bench, workshop, monkeypatch):
     started = []
     job = {"job": "1", "command": "", "process": 1, "started": 0.0, "running": True, "code": None, "said": ""}
     monkeypatch.setattr(bench.jobs, "start", lambda words: started.append(list(words)) or job)
@@ -239,7 +240,7 @@ def test_one_thing_is_changed_and_its_mistakes_are_said_while_typing(page, bench
 
 
 @pytest.mark.slow
-def test_a_change_is_run_against_the_original_and_there_is_a_verdict(page, bench, workshop):
+def test_a_change_is_compared_with_the_original_and_gets_a_verdict(page, bench, workshop):
     with cache_in(workshop.cache):
         page.goto("/change?run=runs/one&set=model.width%3D32")
         page.get_by_label("Name of the run or study").fill("wider")
@@ -247,7 +248,7 @@ def test_a_change_is_run_against_the_original_and_there_is_a_verdict(page, bench
         page.get_by_role("button", name="Compare with the original").click()
         expect(page.locator(".started .verdict")).to_contain_text("width-32", timeout=240_000)
         expect(page.locator(".started")).to_contain_text("4 of 4 runs have ended", timeout=240_000)
-        while any(job["running"] for job in bench.jobs.all()):  # it still writes its report
+        while any(job["running"] for job in bench.jobs.all()):  # it is still writing its report
             time.sleep(0.1)
 
 
@@ -263,7 +264,7 @@ def test_keys_are_dragged_and_the_answer_follows(page):
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2 - 8, box["y"] + box["height"] / 2 + 6, steps=8)
     expect(plane).to_have_attribute("data-verdict", "impossible")
-    assert page.locator(".mixture line").count() >= 3, "the mixture that forbids it"
+    assert page.locator(".mixture line").count() >= 3, "the mixture that proves it impossible"
     page.mouse.up()
     expect(page).to_have_url(re.compile("keys="))
     x, y = settings(page)["keys"][0].split(";")[0].split(",")
@@ -283,7 +284,7 @@ def test_a_key_a_convolution_and_a_matrix(page):
     expect(page.locator(".verdict")).to_contain_text("A key exists")
     page.get_by_role("link", name="A convolution").click()
     page.get_by_label("Taps").fill("1, 0, -1")
-    expect(page.locator(".matrix")).to_have_count(2)  # the negative tap has a head of its own
+    expect(page.locator(".matrix")).to_have_count(2)  # the negative tap has its own head
     page.get_by_label("Taps").fill("1, 2")
     expect(page.locator(".trouble")).to_contain_text("no middle")
     page.get_by_role("link", name="As a matrix").click()
@@ -292,7 +293,7 @@ def test_a_key_a_convolution_and_a_matrix(page):
     expect(page.get_by_label("Taps")).to_have_value("1, 2")
 
 
-def test_nothing_sticks_out_of_a_phone(page):
+def test_on_a_phone_nothing_is_wider_than_the_screen(page):
     page.set_viewport_size({"width": 360, "height": 740})
     for address in ("/look/runs/one?text=The+fox", "/change?run=runs/one", "/solve", "/solve/convolution"):
         page.goto(address)

@@ -1,4 +1,4 @@
-"""A recipe as a form: what it offers, what it says of mistakes, and what it starts; beside the command line."""
+"""A recipe as a form: its fields, its messages about mistakes, and what it starts, compared with the command line."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def demo():
     return flat(changes.form("demo", [], "demo")["fields"])
 
 
-def test_the_form_has_choices_ranges_and_meanings_from_the_specs(demo):
+def test_the_form_has_choices_ranges_and_documentation_from_the_specs(demo):
     assert demo["model.mixer.heads"]["least"] == 1 and "share the width" in demo["model.mixer.heads"]["meaning"]
     assert demo["model.dropout"] | {"least": 0, "below": 1} == demo["model.dropout"]
     kinds = [one["kind"] for one in demo["model.positions"]["choices"]]
@@ -36,7 +36,7 @@ def test_the_form_has_choices_ranges_and_meanings_from_the_specs(demo):
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
-def test_every_recipe_is_a_form_and_its_values_are_read_back_as_they_stand(name):
+def test_every_recipe_has_a_form_whose_values_give_the_recipe_back(name):
     try:
         recipe = load(name)
     except UserError as missing:
@@ -44,7 +44,7 @@ def test_every_recipe_is_a_form_and_its_values_are_read_back_as_they_stand(name)
     tree = recipe.model_dump(mode="json", by_alias=True)
     fields = flat(fields_of(Recipe, tree, tree))
     plain = [one for one in fields.values() if one["kind"] not in ("variant", "part", "written")]
-    if recipe.model.own_tokenizer is not None:  # it follows from the start, and is not written down
+    if recipe.model.own_tokenizer is not None:  # it follows from the initial weights, and is not in the recipe
         plain = [one for one in plain if not one["key"].startswith("data.tokenizer.")]
     assert len(plain) > 20
     again = load(name, [f"{one['key']}={one['value']}" for one in plain])
@@ -60,23 +60,23 @@ def test_every_recipe_is_a_form_and_its_values_are_read_back_as_they_stand(name)
         (["training.clip=-1", "model.widht=3"], ["training.clip", "model.widht"]),
     ],
 )
-def test_what_is_wrong_is_said_as_the_command_line_says_it(command_line, given, keys):
+def test_mistakes_are_reported_as_on_the_command_line(command_line, given, keys):
     found = changes.form("demo", given, "demo")
     answer = command_line("recipe", "demo", *given)
     assert answer.code == 2 and found["complaints"] and found["command"] is None
     assert all(one["line"] in answer.err for one in found["complaints"])
     assert set(keys) <= {key for one in found["complaints"] for key in one["keys"]}
-    assert found["fields"], "the form stays"
+    assert found["fields"], "the form is kept"
 
 
-def test_another_kind_brings_its_own_settings_and_the_difference_says_so():
+def test_another_kind_has_its_own_settings_and_is_shown_as_a_difference():
     found = changes.form("demo", ["model.positions=t5"], "demo")
     assert "model.positions.base" not in flat(found["fields"])
     assert {"key": "model.positions.kind", "was": "rotary", "is": "t5"} in found["difference"]
     assert found["command"] == "headway train demo model.positions=t5" and found["score"] == "valid.perplexity"
     assert found["name"] == "demo-t5"
     wrong = flat(changes.form("demo", ["model.kind=classifier"], "demo")["fields"])
-    assert "model.pooling" in wrong, "the form of what is not a recipe yet"
+    assert "model.pooling" in wrong, "the form of an incomplete recipe"
 
 
 def test_a_run_is_changed_by_its_own_recipe(workshop):
@@ -86,7 +86,7 @@ def test_a_run_is_changed_by_its_own_recipe(workshop):
     assert found["command"] == "headway train runs/tiny/recipe.yaml model.width=32" and found["name"] == "tiny-width-32"
 
 
-def test_the_study_sets_the_change_against_the_original(workshop, tmp_path):
+def test_the_study_compares_the_change_with_the_original(workshop, tmp_path):
     path, shown = str(workshop.run.folder / "recipe.yaml"), "runs/tiny/recipe.yaml"
     (tmp_path / "mine.yaml").write_text(changes.study_text(path, ["model.positions=alibi"], 3, shown), "utf-8")
     study = load_study(tmp_path / "mine.yaml")
@@ -102,7 +102,7 @@ def test_the_study_sets_the_change_against_the_original(workshop, tmp_path):
 
 
 class Started:
-    """Jobs that are only noted."""
+    """Jobs that are only recorded."""
 
     def __init__(self, folder: Path):
         self.home, self.words = folder / ".headway" / "jobs", []
@@ -112,7 +112,7 @@ class Started:
         return {"job": "1", "command": "", "process": 1, "started": 0.0, "running": True, "code": None, "said": ""}
 
 
-def test_the_page_starts_what_its_command_says(tmp_path):
+def test_the_page_starts_the_command_it_shows(tmp_path):
     bench = Bench(tmp_path, readers=AnsweringHere())
     started = Started(tmp_path)
     bench.jobs = started  # pyright: ignore
@@ -121,7 +121,7 @@ def test_the_page_starts_what_its_command_says(tmp_path):
         assert client.post("/api/change/train", json=given).json()["run"] == "runs/demo-alibi"
         study = {**given, "seeds": 3, "name": "mine"}
         assert client.post("/api/change/study", json=study).json()["study"] == "studies/mine"
-        assert client.post("/api/change/study", json={**given, "name": "mine"}).status_code == 422, "there is one"
+        assert client.post("/api/change/study", json={**given, "name": "mine"}).status_code == 422, "the study exists"
         for bad in (
             {"recipe": "../secret.yaml"},
             {"recipe": "/etc/passwd"},
@@ -144,8 +144,9 @@ def test_the_page_starts_what_its_command_says(tmp_path):
     ("served", "runs", "studies", "run"),
     [("home", "runs", "studies", "runs/d"), ("runs", ".", "studies", "d"), ("studies", "runs", ".", "runs/d")],
 )
-def test_what_is_started_goes_where_others_of_its_kind_are(tmp_path, monkeypatch, served, runs, studies, run):
-    """Below the folder that is served, and nowhere else; a folder of runs gets no folder `runs` of its own."""
+def test_new_runs_and_studies_are_created_beside_existing_ones(tmp_path, monkeypatch, served, runs, studies, run):
+    """Below the served folder and nowhere else; if the served folder is itself a folder of runs, no `runs` is created
+    in it."""
     (tmp_path / served).mkdir()
     bench = Bench(tmp_path / served, readers=AnsweringHere())
     started = []

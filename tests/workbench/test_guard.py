@@ -1,4 +1,4 @@
-"""Who is answered, and who is not: each with what somebody would try."""
+"""Which requests are answered and which are refused, with the attack that each refusal prevents."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ def test_without_the_token_nothing_is_answered(bench, token):
         assert "set-cookie" not in answer.headers and "one" not in answer.text
 
 
-def test_a_person_without_the_token_reads_what_to_do(bench):
+def test_a_person_without_the_token_is_told_what_to_do(bench):
     browser = asker(bench, None)
     browser.headers["accept"] = "text/html,application/xhtml+xml,*/*;q=0.8"
     for path, said in (("/run/runs/one", "token alone"), ("/?token=wrong", "This token is wrong")):
@@ -36,12 +36,12 @@ def test_a_person_without_the_token_reads_what_to_do(bench):
         assert "<script" not in answer.text and "unsafe" not in answer.headers["content-security-policy"]
         assert str(bench.folder) not in answer.text and "demo" not in answer.text
     assert browser.get("/", headers={"host": "evil.example"}).headers["content-type"].startswith("text/html")
-    pasted = f" http://{HOST}/?token={TOKEN}"  # all of it, put into the field
+    pasted = f" http://{HOST}/?token={TOKEN}"  # the whole address, pasted into the field
     landed = browser.get("/studies", params={"token": pasted})
     assert landed.status_code == 303 and landed.headers["location"] == "/studies"
 
 
-def test_the_address_gives_a_cookie_that_is_enough_from_then_on(bench):
+def test_opening_the_address_sets_a_cookie_that_suffices_afterwards(bench):
     browser = asker(bench, None)
     answer = browser.get("/run/runs/one", params={"token": TOKEN, "smooth": "3"})
     assert answer.status_code == 303 and answer.headers["location"] == "/run/runs/one?smooth=3"
@@ -53,7 +53,7 @@ def test_the_address_gives_a_cookie_that_is_enough_from_then_on(bench):
     assert of_another_folder.get("/api/table").status_code == 401
 
 
-def test_an_address_that_leads_elsewhere_stays_here(bench):
+def test_redirects_never_lead_to_another_host(bench):
     answer = asker(bench, None).get("//evil.example/runs", params={"token": TOKEN})
     assert answer.headers.get("location", "/").startswith("/") and "//" not in answer.headers.get("location", "")
     asked = {
@@ -101,7 +101,7 @@ def test_a_change_by_cookie_must_say_its_origin(bench):
         "runs/chain/x",
     ],
 )
-def test_paths_and_links_that_lead_out_are_not_there(bench, name):
+def test_paths_and_links_to_outside_are_not_found(bench, name):
     outside = bench.folder.parent / "elsewhere" / "secret"
     for link in (bench.folder / "link", bench.folder / "runs" / "link"):
         link.symlink_to(outside)
@@ -112,15 +112,15 @@ def test_paths_and_links_that_lead_out_are_not_there(bench, name):
         assert answer.status_code == 404 and "perplexity" not in answer.text, kind
 
 
-def test_links_that_lead_out_are_not_listed(bench):
+def test_links_to_outside_are_not_listed(bench):
     (bench.folder / "runs" / "link").symlink_to(bench.folder.parent / "elsewhere" / "secret")
     (bench.folder / "all").symlink_to(bench.folder.parent / "elsewhere")
     assert [row["name"] for row in asker(bench).get("/api/table").json()["runs"]] == ["runs/one"]
 
 
 @pytest.mark.parametrize("file", ["recipe.yaml", "environment.json", "report.html", "metrics.jsonl", "run.json"])
-def test_a_file_of_a_run_that_is_a_link_out_is_not_read(bench, file):
-    """Somebody may send a folder in which recipe.yaml is a link to a key."""
+def test_a_file_of_a_run_that_links_to_outside_is_not_read(bench, file):
+    """A received folder may contain a recipe.yaml that is a link to a secret key."""
     path, secret = bench.folder / "runs" / "one" / file, bench.folder.parent / "key"
     if not path.exists():
         path.write_text("{}")
@@ -136,8 +136,8 @@ def test_a_file_of_a_run_that_is_a_link_out_is_not_read(bench, file):
 
 
 @pytest.mark.parametrize("place", ["checkpoints", "checkpoints/step-20/model.safetensors", "deep/er/tokenizer.json"])
-def test_a_link_out_in_a_folder_of_a_run_or_study_is_not_followed(bench, place):
-    """Weights and tokenizers are read by others than the table: of those that are links, too, nothing is."""
+def test_a_link_to_outside_in_a_run_or_study_is_not_followed(bench, place):
+    """Weights and tokenizers are read by other code than the table; links among them are not followed either."""
     study = bench.folder / "studies" / "s"
     within = make_run(study / "runs" / "a.seed-0")
     (study / "study.yaml").write_text("title: s\n")
@@ -148,7 +148,7 @@ def test_a_link_out_in_a_folder_of_a_run_or_study_is_not_followed(bench, place):
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(inside)
         api = asker(bench)
-        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), "a link that stays inside"
+        assert all(api.get(f"/api/{name}").status_code == 200 for name in names), "a link to a file inside"
         link.unlink()
         link.symlink_to(outside)
         for name in names:
@@ -158,7 +158,7 @@ def test_a_link_out_in_a_folder_of_a_run_or_study_is_not_followed(bench, place):
         assert api.post("/api/ask/look/maps", json=asked).status_code == 404
 
 
-def test_no_link_out_is_read_by_way_of_studies_cases_or_jobs(bench):
+def test_no_link_to_outside_is_read_through_studies_cases_or_jobs(bench):
     outside = bench.folder.parent / "elsewhere"
     (outside / "private.yaml").write_text("title: PRIVATE\n")
     (outside / "said.log").write_text("PRIVATE")
@@ -179,13 +179,13 @@ def test_no_link_out_is_read_by_way_of_studies_cases_or_jobs(bench):
     assert answer.status_code == 404 and "leads out" in answer.json()["error"]
 
 
-def test_nothing_is_started_through_a_link_out(bench):
+def test_nothing_is_started_through_a_link_to_outside(bench):
     (bench.folder / ".headway").symlink_to(bench.folder.parent / "elsewhere")
     assert asker(bench).post("/api/train", json={"recipe": "demo"}).status_code == 422
     assert not list((bench.folder.parent / "elsewhere" / "jobs").glob("*"))
 
 
-def test_static_files_are_ours_alone(bench):
+def test_only_headways_static_files_are_served(bench):
     api = asker(bench)
     assert api.get("/static/main.js").status_code == 200
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/nothing.js", "/static/views"):
@@ -193,7 +193,7 @@ def test_static_files_are_ours_alone(bench):
     assert api.get("/static/nothing.js").status_code == 404
 
 
-def test_every_answer_says_what_the_page_may_do(bench):
+def test_every_answer_has_a_content_security_policy(bench):
     api = asker(bench)
     for path in PATHS[:-2]:
         policy = api.get(path).headers["content-security-policy"]
@@ -201,13 +201,13 @@ def test_every_answer_says_what_the_page_may_do(bench):
         assert api.get(path).headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_report_runs_no_script(bench):
+def test_a_report_cannot_run_scripts(bench):
     (bench.folder / "runs" / "one" / "report.html").write_text("<script>alert(1)</script>")
     policy = asker(bench).get("/api/report/runs/one").headers["content-security-policy"]
     assert policy.startswith("sandbox;") and "allow-scripts" not in policy and "default-src 'none'" in policy
 
 
-def test_read_only_starts_and_stops_nothing(bench, monkeypatch):
+def test_with_read_only_nothing_is_started_or_stopped(bench, monkeypatch):
     read_only = Bench(bench.folder, read_only=True)
     monkeypatch.setattr(read_only.jobs, "start", lambda words: pytest.fail("something was started"))
     api = asker(read_only)
@@ -220,13 +220,13 @@ def test_read_only_starts_and_stops_nothing(bench, monkeypatch):
     assert api.get("/api/table").status_code == 200 and api.delete("/api/table").status_code == 403
 
 
-def test_a_body_that_says_it_is_too_long(bench):
+def test_a_body_declared_too_long_is_refused(bench):
     answer = asker(bench).post("/api/train", content=b"x" * (guard.LARGEST_BODY + 1))
     assert answer.status_code == 413
 
 
 def asked(bench, receive, headers=()):
-    """A request whose body is ours to give, piece by piece."""
+    """A request whose body the test sends piece by piece."""
     from headway.workbench.app import create_app
 
     sent = []
@@ -240,7 +240,7 @@ def asked(bench, receive, headers=()):
     return sent[0]["status"]
 
 
-def test_a_body_without_end_is_cut_off(bench):
+def test_an_endless_body_is_cut_off(bench):
     read = 0
 
     async def endless():
@@ -251,7 +251,7 @@ def test_a_body_without_end_is_cut_off(bench):
     assert asked(bench, endless) == 413 and read <= guard.LARGEST_BODY + (2 << 16)
 
 
-def test_a_body_that_never_comes_is_not_waited_for(bench, monkeypatch):
+def test_a_body_that_never_arrives_times_out(bench, monkeypatch):
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.05)
 
     async def silent():
@@ -268,7 +268,7 @@ def test_a_body_that_never_comes_is_not_waited_for(bench, monkeypatch):
         *(b'{"recipe": "--help"}', b"[" * 100_000),
     ],
 )
-def test_what_cannot_be_meant_starts_nothing(bench, monkeypatch, body):
+def test_invalid_requests_start_nothing(bench, monkeypatch, body):
     monkeypatch.setattr(bench.jobs, "start", lambda words: pytest.fail(f"started {words}"))
     answer = asker(bench).post("/api/train", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (400, 404, 422) and answer.json()["error"]

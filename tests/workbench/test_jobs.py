@@ -1,4 +1,4 @@
-"""What is started from the page: processes that outlive the server."""
+"""Jobs started from the page: processes that survive the server."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def ended(jobs, name, seconds=20.0):
     return told
 
 
-def test_a_job_says_what_it_says_and_how_it_ended(tmp_path):
+def test_a_job_has_its_output_and_exit_code(tmp_path):
     jobs = Jobs(tmp_path)
     name = jobs.start(["runs", "--runs", "nowhere"])["job"]
     told = ended(jobs, name)
@@ -33,7 +33,7 @@ def test_a_job_says_what_it_says_and_how_it_ended(tmp_path):
     assert [one["command"] for one in jobs.all()] == ["headway case Z9", "headway runs --runs nowhere"]
 
 
-def test_a_job_has_a_session_of_its_own_and_a_later_server_knows_it(tmp_path):
+def test_a_job_has_its_own_session_and_is_known_to_a_later_server(tmp_path):
     jobs = Jobs(tmp_path)
     told = jobs.start(["runs"])
     assert os.getsid(told["process"]) == told["process"] != os.getsid(0)
@@ -43,18 +43,19 @@ def test_a_job_has_a_session_of_its_own_and_a_later_server_knows_it(tmp_path):
         jobs.told("none")
 
 
-def test_what_nobody_trains_cannot_be_stopped(tmp_path):
+def test_a_run_that_is_not_training_cannot_be_stopped(tmp_path):
     run = make_run(tmp_path / "one")
     with pytest.raises(UserError, match="nothing to stop"):
         stop(run)
-    with locked(run), pytest.raises(UserError, match="nothing to stop"):  # ours: we would end ourselves
+    # locked by this process, which must not interrupt itself
+    with locked(run), pytest.raises(UserError, match="nothing to stop"):
         stop(run)
 
 
-def test_stop_asks_the_process_that_trains(tmp_path):
+def test_stop_interrupts_the_training_process(tmp_path):
     run = make_run(tmp_path / "one")
     code = "import signal, time; from pathlib import Path; from headway.core.files import locked\n"
-    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in a shell's background it is ignored
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell ignores it in background processes
     code += f"with locked(Path({str(run)!r})): time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
         while not (run / "lock").exists() or not (run / "lock").read_text():

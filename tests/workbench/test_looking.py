@@ -1,4 +1,4 @@
-"""What a page sees of a model, beside what `headway look` sees; as bytes, and from a process that may die."""
+"""The data of the look page, compared with `headway look`; sent as bytes, and computed by a process that may die."""
 
 import base64
 import io
@@ -31,7 +31,7 @@ SENTENCE = "The lazy dog"
 
 @pytest.fixture(scope="module")
 def folder(workshop, tmp_path_factory) -> Path:
-    """Two runs: of attention, and of a recurrence."""
+    """Two runs, one with attention and one with a recurrence."""
     made = tmp_path_factory.mktemp("bench")
     recipes = {
         "attention": tiny_recipe(workshop.text, "model.layers=2", "model.positions=alibi"),
@@ -51,7 +51,7 @@ def ask(folder: Path, question: str, run: str = "attention", **given):
     st.dictionaries(st.text(max_size=5), st.integers() | st.text(), max_size=3),
     st.lists(st.tuples(st.sampled_from(["uint8", "float16", "float32"]), st.lists(st.integers(0, 4), max_size=3))),
 )
-def test_what_is_packed_is_unpacked(header, shapes):
+def test_packed_arrays_are_unpacked(header, shapes):
     header.pop("arrays", None)
     drawn = np.random.default_rng(0)
     arrays = {str(k): drawn.integers(0, 200, shape).astype(dtype) for k, (dtype, shape) in enumerate(shapes)}
@@ -60,7 +60,7 @@ def test_what_is_packed_is_unpacked(header, shapes):
     assert all((found[k] == arrays[k]).all() and found[k].dtype == arrays[k].dtype for k in arrays)
 
 
-def test_every_array_begins_where_a_browser_can_read_it():
+def test_every_array_is_aligned_for_the_browser():
     frame = pack({"name": "Zoë"}, {"a": np.zeros(3, np.uint8), "b": np.zeros(5, np.float32)})
     length = int.from_bytes(frame[:4], "little")
     assert (4 + length) % 8 == 0 and len(frame) % 8 == 0
@@ -72,7 +72,7 @@ def test_only_weights_of_exactly_zero_are_blank():
     assert found[3:].tolist() == [0.25, 1]
 
 
-def test_maps_are_those_of_headway_look(folder):
+def test_maps_equal_those_of_headway_look(folder):
     maps = look_at(open_run(str(folder / "runs" / "attention")), SENTENCE)
     found, arrays = ask(folder, "maps", text=SENTENCE)
     assert found["tokens"] == list(maps.tokens) and len(found["heads"]) == 4
@@ -89,7 +89,7 @@ def test_maps_are_those_of_headway_look(folder):
     assert numbers["heads"][3]["entropy"] == pytest.approx(maps.statistics[1].of(1)["entropy"])
 
 
-def test_of_long_texts_small_maps_show_the_largest_weight_of_each_block(folder):
+def test_small_maps_of_long_texts_show_the_largest_weight_of_each_block(folder):
     text = (SENTENCE + " ") * 20
     found, arrays = ask(folder, "maps", text=text)
     tokens = len(found["tokens"])
@@ -99,7 +99,7 @@ def test_of_long_texts_small_maps_show_the_largest_weight_of_each_block(folder):
     assert np.abs((arrays["small"][2] / 255.0) ** 2 - pooled).max() < 0.006
 
 
-def test_losses_are_those_of_headway_score_and_change_with_heads_off(folder):
+def test_losses_equal_those_of_headway_score_and_change_with_heads_off(folder):
     from headway.experiment.train import load_model
     from headway.tasks import LanguageModelling
     from headway.tasks.abilities import ReadingWindow
@@ -126,7 +126,7 @@ def test_gradients_of_long_texts_come_one_prediction_at_a_time(folder):
     assert np.abs(arrays["map"][0] - all_rows.shares[40].numpy()).max() < 1e-3
 
 
-def test_a_recurrence_says_that_it_has_no_maps_and_shows_its_losses(folder):
+def test_a_recurrence_has_losses_and_a_note_instead_of_maps(folder):
     found, arrays = ask(folder, "maps", "gru", text=SENTENCE)
     assert found["heads"] == [] and arrays["small"].size == 0 and "no attention" in found["notes"][0]
     assert len(ask(folder, "losses", "gru", text=SENTENCE)[0]["nats"]) == len(found["tokens"])
@@ -145,7 +145,7 @@ def test_a_recurrence_says_that_it_has_no_maps_and_shows_its_losses(folder):
         ("match", {"text": SENTENCE, "image": "/etc/passwd"}, "pictures and captions"),
     ],
 )
-def test_mistakes_are_said(folder, question, given, words):
+def test_mistakes_are_reported(folder, question, given, words):
     with pytest.raises(UserError, match=words):
         ask(folder, question, **given)
 
@@ -159,26 +159,26 @@ def test_mistakes_are_said(folder, question, given, words):
         ("iVBORw0KGgo=", "cannot be read"),
     ],
 )
-def test_what_is_brought_and_is_no_picture(picture, words):
+def test_an_upload_that_is_no_picture_is_refused(picture, words):
     with pytest.raises(UserError, match=words):
         brought(picture)
 
 
-def test_a_picture_is_brought_as_the_bytes_of_its_file():
+def test_a_picture_is_uploaded_as_the_bytes_of_its_file():
     file = io.BytesIO()
     Image.new("L", (30, 20), 200).save(file, "PNG")
     shown = brought(base64.b64encode(file.getvalue()).decode())
     assert shown.image.size == (30, 20) and shown.image.mode == "RGB"
 
 
-def test_texts_too_long_for_memory_are_refused_before_they_are_computed(folder, monkeypatch):
+def test_texts_too_long_for_memory_are_refused_before_anything_is_computed(folder, monkeypatch):
     subject = Subject(folder / "runs" / "attention", "auto")
     monkeypatch.setattr(os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 10)
     with pytest.raises(UserError, match="a text of about"):
         subject.maps(SENTENCE * 100)
 
 
-def test_new_weights_are_read_anew(folder, workshop, tmp_path):
+def test_new_weights_are_loaded(folder, workshop, tmp_path):
     with cache_in(workshop.cache):
         (run,) = train([tiny_recipe(workshop.text)], ["again"], tmp_path)
     before = kept.answer(str(run.folder), "losses", text=SENTENCE)
@@ -192,7 +192,7 @@ def test_new_weights_are_read_anew(folder, workshop, tmp_path):
     assert kept.answer(str(run.folder), "losses", text=SENTENCE) != before
 
 
-def test_a_page_gets_bytes_and_mistakes_in_words(folder):
+def test_a_page_gets_bytes_or_an_error_message(folder):
     asked = {"run": "runs/attention", "text": SENTENCE}
     with asker(Bench(folder)) as client:
         first = client.post("/api/ask/look/maps", json=asked)

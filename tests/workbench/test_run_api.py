@@ -39,7 +39,7 @@ def test_the_table_has_a_row_for_every_run_below_the_folder(api):
     assert rows["studies/s/runs/arm.seed-0"]["study"] == "studies/s"
 
 
-def test_the_table_tells_what_has_changed_since(folder):
+def test_the_table_reports_what_has_changed_since(folder):
     table = Bench(folder).table
     assert len(table.refresh()[0]) == 2 and table.refresh() == ([], [])
     make_run(folder / "runs" / "two")
@@ -59,7 +59,7 @@ def test_a_run_that_grows_is_read_again(folder):
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}'])
-def test_a_run_that_cannot_be_read_is_a_row_that_says_so(api, folder, damage):
+def test_a_run_that_cannot_be_read_is_a_row_with_the_error(api, folder, damage):
     (folder / "runs" / "one" / "run.json").write_text(damage)
     (row,) = [row for row in api.get("/api/table").json()["runs"] if row["name"] == "runs/one"]
     assert row["state"] == "cannot be read" and "run.json" in row["reason"]
@@ -67,7 +67,7 @@ def test_a_run_that_cannot_be_read_is_a_row_that_says_so(api, folder, damage):
     assert answer.status_code == 422 and "run.json" in answer.json()["error"]
 
 
-def test_a_folder_that_is_gone_is_told_apart_from_an_empty_one(tmp_path):
+def test_a_deleted_folder_is_distinguished_from_an_empty_one(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     api = asker(Bench(home))
@@ -76,7 +76,7 @@ def test_a_folder_that_is_gone_is_told_apart_from_an_empty_one(tmp_path):
     assert api.get("/api/table").json()["there"] is False
 
 
-def test_a_run_is_told_as_headway_runs_tells_it_and_more(api):
+def test_a_run_has_the_data_of_headway_runs_and_more(api):
     listed = api.get("/api/runs").json()
     RunsSchema.model_validate(listed)
     told = api.get("/api/run/runs/one").json()
@@ -87,12 +87,12 @@ def test_a_run_is_told_as_headway_runs_tells_it_and_more(api):
     assert keys["model.layers"] == ("2", "How many blocks are stacked.")
 
 
-def test_what_differs_between_recipes(api):
+def test_differences_between_recipes(api):
     told = api.get("/api/compare", params={"run": ["runs/one", "studies/s/runs/arm.seed-0"]}).json()
     assert told["keys"] == {"model.layers": ["2", "3"]}
 
 
-def test_curves_have_as_many_points_as_are_asked_for_and_grow(api, folder):
+def test_curves_have_the_requested_number_of_points_and_grow(api, folder):
     told = api.get("/api/metrics/runs/one", params={"points": 1000}).json()
     assert told["columns"]["loss"]["steps"] == list(range(1, 21)) and told["columns"]["valid.loss"]["values"] == [2.5]
     assert told["at"] == (folder / "runs" / "one" / "metrics.jsonl").stat().st_size
@@ -105,14 +105,14 @@ def test_curves_have_as_many_points_as_are_asked_for_and_grow(api, folder):
     assert grown["steps"][-1] == 21 and grown["values"][-1] is None
 
 
-def test_what_is_asked_for_and_is_not_there(api):
+def test_requests_for_missing_things(api):
     for path in ("/api/run/runs/none", "/api/metrics/nothing", "/api/nothing"):
         answer = api.get(path)
         assert answer.status_code == 404 and answer.json()["error"], path
 
 
-def test_openapi_has_the_schemas_of_json(api):
-    """The same fields, with the same words."""
+def test_openapi_has_the_schemas_of_the_json_answers(api):
+    """The same fields with the same descriptions."""
     schemas = api.get("/api/openapi.json").json()["components"]["schemas"]
     own = RunsSchema.model_json_schema(mode="serialization")["$defs"]
     for name in ("ListedRunSchema", "ScoreSchema", "FindingSchema"):
@@ -120,7 +120,7 @@ def test_openapi_has_the_schemas_of_json(api):
         assert said == {key: value.get("description") for key, value in own[name]["properties"].items()}
 
 
-def test_nobody_waits_for_runs_that_were_never_read(folder):
+def test_requests_do_not_wait_for_runs_that_were_never_read(folder):
     table = Bench(folder).table
     changed, _ = table.refresh(seconds=0)
     assert {row.facts["state"] for row in changed} == {"not read yet"} and table.unread == 2
@@ -129,18 +129,19 @@ def test_nobody_waits_for_runs_that_were_never_read(folder):
     assert {row.facts["state"] for row in changed} == {"finished"} and table.unread == 0
 
 
-def test_what_is_unread_is_read_without_being_asked_for(folder, monkeypatch):
+def test_unread_runs_are_read_in_the_background(folder, monkeypatch):
     bench = Bench(folder)
     monkeypatch.setattr(bench.table, "refresh", lambda seconds=0.0: RunTable.refresh(bench.table, seconds))
-    asker(bench).get("/api/table")  # which has no time to read any: whoever is quick has begun by then
+    asker(bench).get("/api/table")  # with no time to read any run, though a thread may already have begun
     until = time.monotonic() + 20
     while bench.table.unread and time.monotonic() < until:
         time.sleep(0.01)
     assert {row.facts["state"] for row in bench.table.rows.values()} == {"finished"}
 
 
-def test_the_newest_runs_are_read_first_and_stand_where_they_will_stand(folder, monkeypatch):
-    """A page shows the newest first: its first screen is whole at once, and rows do not jump as they are read."""
+def test_the_newest_runs_are_read_first_and_have_their_final_place(folder, monkeypatch):
+    """The page shows the newest runs first, so its first screen is complete at once, and rows do not move when they are
+    read."""
     read = []
     monkeypatch.setattr(RunTable, "_read", lambda self, path: read.append(path.name) or self._unread(path, ()))
     for age, name in enumerate(("new", "old", "older")):
@@ -154,7 +155,7 @@ def test_the_newest_runs_are_read_first_and_stand_where_they_will_stand(folder, 
     assert read[:3] == ["new", "old", "older"]
 
 
-def test_the_next_server_knows_what_was_read(folder, monkeypatch, tmp_path):
+def test_the_next_server_reuses_what_was_read(folder, monkeypatch, tmp_path):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("headway.workbench.runs.WORTH_KEEPING", 1)
     first = RunTable(folder)
@@ -164,7 +165,7 @@ def test_the_next_server_knows_what_was_read(folder, monkeypatch, tmp_path):
     read = []
     again = RunTable(folder)
     again.refresh()
-    assert read == ["one"]  # it has changed since
+    assert read == ["one"]  # it has changed in the meantime
     assert (
         again.rows[folder / "studies" / "s" / "runs" / "arm.seed-0"] == first.rows[folder / "studies/s/runs/arm.seed-0"]
     )
@@ -175,8 +176,8 @@ def test_the_next_server_knows_what_was_read(folder, monkeypatch, tmp_path):
         assert set(read) == {"one", "arm.seed-0"}
 
 
-def test_what_is_no_text_hides_nobody(folder):
-    """A name that is no UTF-8 cannot be asked for; half a surrogate in a file is no reason to answer nothing."""
+def test_invalid_text_hides_no_other_run(folder):
+    """A name that is not UTF-8 cannot be requested; an unpaired surrogate in a file must not prevent an answer."""
     make_run(folder / "runs" / "cafe").rename(folder / "runs" / os.fsdecode(b"caf\xe9"))
     half = make_run(folder / "runs" / "half", status="diverged", reason="HALF") / "run.json"
     half.write_text(half.read_text().replace("HALF", "\\ud800"))
@@ -185,14 +186,14 @@ def test_what_is_no_text_hides_nobody(folder):
     assert all(row["name"].isprintable() for row in rows)
 
 
-def test_many_may_ask_for_a_curve_at_once(tmp_path):
+def test_a_curve_can_be_requested_concurrently(tmp_path):
     run, curves = make_run(tmp_path / "run", steps=3000), Curves()
     with ThreadPoolExecutor(8) as threads:
         told = list(threads.map(lambda _: curves.of(run).as_json(20_000)["columns"]["loss"]["steps"], range(16)))
     assert all(steps == list(range(1, 3001)) for steps in told)
 
 
-def test_the_folder_may_be_a_run_or_a_study_or_inside_of_one(tmp_path):
+def test_the_folder_may_be_a_run_or_a_study_or_inside_one(tmp_path):
     home = tmp_path / "s"
     run = make_run(home / "runs" / "-one.seed-0")
     (home / "study.yaml").write_text("title: Does two help?\n")
@@ -211,8 +212,8 @@ def test_the_folder_may_be_a_run_or_a_study_or_inside_of_one(tmp_path):
             assert api.get(f"/api/study/{study}").json()["ended"] == 1
 
 
-def test_what_one_page_found_is_told_to_all_that_watch(folder):
-    """Whoever asks for the table looks at the files: those who watch must hear of it nevertheless."""
+def test_changes_found_by_one_page_are_sent_to_all_that_watch(folder):
+    """Requesting the table reads the files; pages that watch must be notified nevertheless."""
     table = RunTable(folder)
     table.refresh()
     watching, late = _Table(table, None), table.version
@@ -223,4 +224,4 @@ def test_what_one_page_found_is_told_to_all_that_watch(folder):
     found = json.loads(told.partition(b"data: ")[2])
     assert [row["name"] for row in found["changed"]] == ["runs/new"] and found["gone"] == ["runs/one"]
     assert watching.look() == [] and watching.missed(late) == [told] and watching.missed(found["at"]) == []
-    assert len(json.loads(_Table(table, 1000).look()[0].partition(b"data: ")[2])["changed"]) == 2  # of another server
+    assert len(json.loads(_Table(table, 1000).look()[0].partition(b"data: ")[2])["changed"]) == 2  # for another server

@@ -1,4 +1,4 @@
-"""The server as a process: what it prints, that it can be killed, and what it does with a crowd."""
+"""The server as a process: what it prints, that it survives being killed, and many connections at once."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from headway.workbench.bench import Bench
 
 @contextmanager
 def opened(folder, *words):
-    """`headway open FOLDER …`, until it has printed its address."""
+    """`headway open FOLDER …`, after it has printed its address."""
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / ".state")}
     command = [sys.executable, "-m", "headway.cli", "open", str(folder), "--no-browser", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
@@ -58,7 +58,7 @@ def test_killed_and_started_again_it_has_the_same_address(tmp_path):
         assert "torch" not in Path(f"/proc/{_.pid}/maps").read_text()
 
 
-def test_a_thousand_connections_that_ask_nothing_keep_nobody_out(tmp_path):
+def test_a_thousand_idle_connections_do_not_block_others(tmp_path):
     make_run(tmp_path / "runs" / "one")
     serve._allow_files()
     idle = []
@@ -75,12 +75,12 @@ def test_a_thousand_connections_that_ask_nothing_keep_nobody_out(tmp_path):
                 one.close()
 
 
-def test_a_connection_that_never_asks_is_given_up(tmp_path, monkeypatch):
+def test_a_connection_without_a_request_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(serve, "FIRST_REQUEST", 0.2)
     with served(Bench(tmp_path)) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=5) as slow:
-            slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-")  # and no end of it
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-")  # and never an end of it
             try:
                 left = slow.recv(100)
             except ConnectionResetError:
@@ -88,7 +88,7 @@ def test_a_connection_that_never_asks_is_given_up(tmp_path, monkeypatch):
             assert left == b""
 
 
-def test_a_step_is_told_within_a_second_and_once_however_many_watch(tmp_path):
+def test_a_step_is_sent_within_a_second_and_read_once_for_all_watchers(tmp_path):
     run = make_run(tmp_path / "runs" / "one", status="started")
     with served(Bench(tmp_path)) as address:
         at = ask(address, "/api/metrics/runs/one")["at"]
@@ -109,7 +109,7 @@ def test_a_step_is_told_within_a_second_and_once_however_many_watch(tmp_path):
             one.close()
 
 
-def test_another_host_is_warned_of(tmp_path):
+def test_listening_on_another_host_is_warned_about(tmp_path):
     with opened(tmp_path, "--host", "0.0.0.0") as (process, address, token):
         port = address.rpartition(":")[2]
         assert ask(f"http://127.0.0.1:{port}", "/api/table", token)["runs"] == []
@@ -117,7 +117,7 @@ def test_another_host_is_warned_of(tmp_path):
         assert "warning" in process.stderr.read()
 
 
-def test_what_cannot_be_opened(tmp_path, monkeypatch):
+def test_paths_that_cannot_be_opened(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(UserError, match="no folder"):
         serve.serve(tmp_path / "none", "127.0.0.1", None, False, False, False)
@@ -127,12 +127,12 @@ def test_what_cannot_be_opened(tmp_path, monkeypatch):
         serve.serve(tmp_path, "192.0.2.1", None, False, False, False)
 
 
-def test_who_is_this_machine():
+def test_which_hosts_are_this_machine():
     assert all(map(serve.is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
     assert not any(map(serve.is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "")))
 
 
-def test_it_ends_at_once_and_in_silence_though_somebody_watches(tmp_path):
+def test_it_ends_at_once_and_silently_while_pages_watch(tmp_path):
     make_run(tmp_path / "runs" / "one")
     with opened(tmp_path) as (process, address, token):
         url = f"{address}/api/events?topic=runs"

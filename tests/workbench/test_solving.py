@@ -1,4 +1,4 @@
-"""Attention on paper: which keys can be selected, told by geometry and by the search for a query alike."""
+"""The solve page: geometry and the search for a query agree on which keys can be selected."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from headway.workbench.bench import Bench
 from headway.workbench.solving import corners
 
 
-@settings(max_examples=40, deadline=None)  # the first imports scipy
+@settings(max_examples=40, deadline=None)  # the first one imports scipy
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=7))
 def test_the_corners_are_the_keys_that_a_query_selects(keys):
     K = np.array(keys, dtype=np.float64)
@@ -26,7 +26,7 @@ def client(tmp_path_factory):
         yield client
 
 
-def test_answers_are_those_of_headway_solve(client):
+def test_answers_equal_those_of_headway_solve(client):
     keys = [[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0], [0.1, 0.1]]
     found = client.post("/api/ask/solve/query", json={"keys": keys, "wanted": [0, 0, 0, 2]}).json()
     answer = find_query(keys, select(3, 4), 1e-3)
@@ -38,7 +38,7 @@ def test_answers_are_those_of_headway_solve(client):
     assert key.json()["verdict"] == "reached" and np.array(key.json()["weights"]).argmax() == 3
 
 
-def test_a_convolution_looks_where_its_taps_say(client):
+def test_a_convolution_attends_where_its_taps_are(client):
     asked = {"what": "convolution", "taps": [1, 2, 1], "tokens": 6}
     found = client.post("/api/ask/solve/construction", json=asked).json()
     assert found["response"] == pytest.approx(found["directly"]) and found["response"][2:5] == pytest.approx([1, 2, 1])
@@ -61,6 +61,6 @@ def test_a_convolution_looks_where_its_taps_say(client):
         ("matrix", {"weights": [[0.7, 0.7], [0.2, 0.8]]}, "query 0"),
     ],
 )
-def test_what_cannot_be_is_said(client, path, asked, words):
+def test_impossible_input_is_refused(client, path, asked, words):
     answer = client.post(f"/api/ask/solve/{path}", json=asked)
     assert answer.status_code == 422 and words in answer.json()["error"]

@@ -13,7 +13,7 @@ ARM_OF = {f"{arm}.seed-{seed}": arm for arm in ("one", "two") for seed in range(
 
 @pytest.fixture
 def home(tmp_path):
-    """A study of two arms and two seeds: one run has ended, one was killed, one failed, one has not begun."""
+    """A study of two arms and two seeds: one run has ended, one was killed, one failed, and one was not started."""
     home = tmp_path / "studies" / "s"
     make_run(home / "runs" / "one.seed-0", seconds=10.0)
     make_run(home / "runs" / "one.seed-1", status="started")
@@ -25,7 +25,7 @@ def home(tmp_path):
     return home
 
 
-def test_a_study_is_told_by_its_folder(home):
+def test_the_state_of_a_study_is_read_from_its_folder(home):
     api = asker(Bench(home.parent.parent))
     (told,) = api.get("/api/studies").json()["studies"]
     StudiesSchema.model_validate({"studies": [told]})
@@ -39,17 +39,17 @@ def test_a_study_is_told_by_its_folder(home):
     assert study["command"] == "headway study run s --studies studies"
 
 
-def test_what_is_left_goes_by_what_runs_took(home):
+def test_the_time_left_is_estimated_from_finished_runs(home):
     table = Bench(home.parent.parent).table
     table.refresh()
     rows = {path.name: row for path, row in table.rows.items()}
-    # One whole run of `one` takes 10 s: none of the killed one is left to train (20 of 20 steps), two have not begun.
+    # A whole run of `one` takes 10 s: nothing is left of the killed one (20 of 20 steps), and two are not started.
     assert seconds_left(ARM_OF, rows) == pytest.approx(20.0)
     assert seconds_left(ARM_OF, {"one.seed-1": rows["one.seed-1"]}) is None
 
 
 @pytest.mark.parametrize("broken", ["", "title: [", "title: {a: b}", "\0", "title:\n"])
-def test_a_study_that_cannot_be_read_is_listed_all_the_same(home, broken):
+def test_a_study_that_cannot_be_read_is_listed_nevertheless(home, broken):
     (home / "study.yaml").write_text(broken)
     (home / "verdicts.json").write_text("{")
     (home / "failures" / "two.seed-0.json").write_text("[")
@@ -66,7 +66,7 @@ def test_outcomes_of_verdicts_and_of_exercises(tmp_path):
     assert outcomes(tmp_path) == ["holds"] and title_of(tmp_path) == "An exercise"
 
 
-def test_resume_and_cases_start_the_command_that_a_person_would_type(home, monkeypatch):
+def test_resuming_and_cases_start_the_usual_commands(home, monkeypatch):
     bench = Bench(home.parent.parent)
     started = []
     job = {"job": "j", "command": "", "process": 1, "started": 0.0, "running": True, "code": None, "said": ""}
@@ -86,6 +86,6 @@ def test_resume_and_cases_start_the_command_that_a_person_would_type(home, monke
     ]
 
 
-def test_cases_are_those_of_headway_cases(home):
+def test_cases_equal_those_of_headway_cases(home):
     cases = asker(Bench(home)).get("/api/cases").json()["cases"]
     assert len(cases) >= 31 and cases["B7"]["quick"]

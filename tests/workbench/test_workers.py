@@ -1,4 +1,5 @@
-"""Processes that answer for the server: they die alone, wait for nobody, and stop when nobody waits."""
+"""Worker processes that answer for the server: they fail alone, do not block each other, and stop when an answer is no
+longer wanted."""
 
 import asyncio
 import time
@@ -22,33 +23,33 @@ def test_a_worker_answers_and_dies_alone():
             await worker.ask("headway.core.format:number", no="number")
         with pytest.raises(UserError, match="exit code 9"):
             await worker.ask("os:_exit", status=9)
-        assert await worker.ask("headway.core.format:number", value=3.0) == "3.000", "another was started"
+        assert await worker.ask("headway.core.format:number", value=3.0) == "3.000", "another process was started"
         await asyncio.sleep(0.3)
-        assert worker.pid is None, "nobody asked for a while"
+        assert worker.pid is None, "an idle process ends"
         hasty = AnsweringProcess(seconds=0.05)
         with pytest.raises(UserError, match="longer than"):
-            await hasty.ask("signal:pause")  # which nobody is too fast for
+            await hasty.ask("signal:pause")  # which never returns
 
     asyncio.run(talk())
 
 
-def test_a_slow_question_holds_up_nobody_else(monkeypatch):
+def test_a_slow_question_does_not_block_others(monkeypatch):
     monkeypatch.setattr(workers, "PATIENCE", 0.1)
 
     async def talk():
         several = AnsweringProcesses(most=2)
         first = await several.ask("os:getpid", about="a")
-        assert await several.ask("os:getpid", about="b") == first, "one that runs and is free is asked"
+        assert await several.ask("os:getpid", about="b") == first, "a running process that is free is used"
         slow = asyncio.create_task(several.ask("signal:pause", about="a"))
         await asyncio.sleep(0)
         other = await several.ask("os:getpid", about="a")
-        assert other != first, "whoever has waited a moment is answered by another"
+        assert other != first, "after waiting a moment, another process is used"
         assert await several.ask("os:getpid", about="b") == other
         stuck = asyncio.create_task(several.ask("signal:pause", about="b"))
         await asyncio.sleep(0)
         waiting = asyncio.create_task(several.ask("os:getpid"))
         await asyncio.sleep(0.3)
-        assert not waiting.done(), "both are busy, and there is no third"
+        assert not waiting.done(), "both are busy, and two is the limit"
         several.processes[0].give_up()
         assert await waiting not in (first, other)
         several.stop()
@@ -60,9 +61,9 @@ def test_a_slow_question_holds_up_nobody_else(monkeypatch):
     asyncio.run(talk())
 
 
-def test_what_nobody_waits_for_is_not_computed(tmp_path, monkeypatch):
-    """A page that is left, or has another question, lets go of its connection: the process that computes is ended,
-    soon; a question that was not begun is not begun at all."""
+def test_abandoned_questions_are_not_computed(tmp_path, monkeypatch):
+    """A page that is left, or sends another question, closes its connection. The process that computes is ended soon
+    after, and a question that has not been started is dropped."""
     monkeypatch.setattr(workers, "GRACE", 0.1)
     began = []
 
