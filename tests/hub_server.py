@@ -1,4 +1,4 @@
-"""A hub of one's own: the part of the Hugging Face hub's protocol that reading a repository takes.
+"""A local hub: the part of the Hugging Face hub's protocol that is needed to read a repository.
 
     GET  /api/{datasets|models}/{id}[/revision/{revision}]     which commit that is
     GET  /api/{datasets|models}/{id}/tree/{commit}             the list of files

@@ -88,7 +88,7 @@ def test_a_connection_without_a_request_is_closed(tmp_path, monkeypatch):
             assert left == b""
 
 
-def test_a_step_is_sent_within_a_second_and_read_once_for_all_watchers(tmp_path):
+def test_a_step_is_sent_to_every_watcher_within_seconds(tmp_path):
     run = make_run(tmp_path / "runs" / "one", status="started")
     with served(Bench(tmp_path)) as address:
         at = ask(address, "/api/metrics/runs/one")["at"]
