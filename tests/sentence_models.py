@@ -20,8 +20,8 @@ WIDTH, HEADS, CLASSES = 8, 2, 3
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 2
 
 
-def with_opinions(model: nn.Module) -> nn.Module:
-    """Scales the weights up: with fresh weights attention is uniform, which would hide mistakes."""
+def with_random_weights(model: nn.Module) -> nn.Module:
+    """Random weights large enough to matter: with fresh weights attention is uniform, which would hide mistakes."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for p in model.parameters():
@@ -30,11 +30,11 @@ def with_opinions(model: nn.Module) -> nn.Module:
 
 
 class Encoder(Trainable):
-    """Tokens to classes; `heeds` is whether it masks padding, as it should."""
+    """Tokens to classes; `masks_padding` is off to plant a mistake."""
 
-    def __init__(self, vocabulary: int, heeds: bool = True, context: int = 12):
+    def __init__(self, vocabulary: int, masks_padding: bool = True, context: int = 12):
         super().__init__()
-        self.replicas, self.heeds = 1, heeds
+        self.replicas, self.masks_padding = 1, masks_padding
         self.embedding = Embedding(1, vocabulary, WIDTH)
         self.positions = Learned().build(1, WIDTH, HEADS, context)
         spec = AttentionSpec(heads=HEADS)
@@ -43,7 +43,7 @@ class Encoder(Trainable):
 
     def forward(self, ids, padding_mask):
         slots = torch.arange(ids.shape[2])
-        mask = Padding(padding_mask.flatten(0, 1)) if self.heeds else Everything()
+        mask = Padding(padding_mask.flatten(0, 1)) if self.masks_padding else Everything()
         context = Context((1, ids.shape[1]), self.positions, mask, slots, slots, padding_mask)
         x = self.positions.embed(self.embedding(ids), slots)
         for layer in self.layers:
@@ -82,16 +82,16 @@ def decoder():
         width = 4 * heads
         spec = LanguageModelSpec(layers=layers, width=width, context=16, mixer=mixer, positions=positions or Learned())
         made: LanguageModel = spec.build(vocabulary, seeds)
-        return with_opinions(made)
+        return with_random_weights(made)
 
     return make
 
 
 @pytest.fixture
 def encoder():
-    return lambda vocabulary, **settings: with_opinions(Encoder(vocabulary, **settings))
+    return lambda vocabulary, **settings: with_random_weights(Encoder(vocabulary, **settings))
 
 
 @pytest.fixture
 def without_attention():
-    return lambda vocabulary: with_opinions(WithoutAttention(vocabulary))
+    return lambda vocabulary: with_random_weights(WithoutAttention(vocabulary))

@@ -32,7 +32,7 @@ def audit(workshop, runs, monkeypatch, capsys):
     return run
 
 
-def test_a_run_is_audited_and_the_report_kept(audit, runs):
+def test_a_run_is_audited_and_the_report_stored(audit, runs):
     code, out, _ = audit("tiny")
     assert code == 0 and "2 failed" in out and "causality" in out
     kept = read_report(open_run("tiny", runs).folder)

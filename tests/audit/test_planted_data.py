@@ -174,7 +174,7 @@ def test_recorded_trainings_get_the_right_verdicts(name, expected):
     assert alarms(run_audits(TRAINING_AUDITS, recorded(name))) == expected
 
 
-def test_post_norm_without_warm_up_is_said_to_have_failed_to_train():
+def test_post_norm_without_warm_up_is_reported_to_have_failed_to_train():
     report = run_audits(TRAINING_AUDITS, recorded("post-norm-without-warmup"))
     assert "post-norm without a warm-up is the likely cause" in found_by("did-it-train", report).sentence
     assert report.finding("overfitted") is None and "did-it-train" in report.not_run["overfitted"]

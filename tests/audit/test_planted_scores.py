@@ -108,7 +108,7 @@ MADE_BEFORE = Path(__file__).parents[1] / "run" / "made_before"
 
 
 @pytest.mark.parametrize("name", ["finished", "interrupted", "diverged", "classifier"])
-def test_runs_that_an_earlier_version_made(name, tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_runs_made_by_an_earlier_version(name, tmp_path, monkeypatch: pytest.MonkeyPatch):
     shutil.copytree(MADE_BEFORE, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     # the version that made them, which is part of a text's identity

@@ -215,7 +215,7 @@ def classifier(home, headway) -> str:
     return "pets"
 
 
-def test_a_classifier_is_trained_scored_and_asked(headway, classifier):
+def test_a_classifier_is_trained_scored_and_used(headway, classifier):
     scored = headway("score", classifier)
     assert scored.code == 0 and "accuracy: 4 of 4 · 95 % interval" in scored.out and "→1" in scored.out
     answer = headway("classify", classifier, "dogs number strange")

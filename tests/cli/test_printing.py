@@ -153,7 +153,7 @@ def test_a_sentence_shows_the_loss_of_every_token(capsys, columns):
     assert "nats per token (word) · text · 60 tokens · segment 8, stride 8" in out
 
 
-def test_pieces_are_shown_as_they_are(capsys):
+def test_pieces_are_shown_unchanged(capsys):
     pieces = ["[/b]", "\\xe2", "a\\b", "it's", "日本", "[red]"]
     show_sentence(sentence(pieces, [1.0] * 6), [], Report())
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -98,7 +98,7 @@ def test_one_mistake_is_one_line(tree, complaint):
     assert line.startswith(complaint)
 
 
-def test_all_mistakes_come_at_once_each_with_its_line():
+def test_all_mistakes_are_reported_at_once_with_their_lines():
     tree = {"hieght": 3, "box": {"colour": 5, "shape": {"radius": "wide"}, "labels": list("abcd"), "lable": 1}}
     lines = {"hieght": 1, "box.colour": 2, "box.shape.radius": 4, "box.labels": 5, "box.lable": 6}
     found = complaints(tree, lines)

@@ -171,7 +171,7 @@ def test_a_literal_unk_is_the_unknown_word():
         assert tokenizer.encode("<unk>").ids.tolist() == [tokenizer.unknown]
 
 
-def test_punctuation_apart():
+def test_punctuation_as_separate_tokens():
     tokenizer = Word(punctuation="apart").learn("(Don't stop), well-known! \n")
     tokens = tokenizer.encode("(Don't stop), well-known! \n")
     assert tokenizer.pieces(tokens.ids) == ["(", "Don't", "stop", ")", ",", "well", "-", "known", "!", "↵"]

@@ -75,7 +75,7 @@ def test_sentences_of_an_encoder_are_batched_and_padding_is_removed(encoder, wor
 
 
 def test_the_weight_on_padding_is_reported(encoder, words):
-    (maps,) = maps_of(encoder(words.size, heeds=False), words, ["the dog"])
+    (maps,) = maps_of(encoder(words.size, masks_padding=False), words, ["the dog"])
     lost = maps.padding[0]
     assert (lost > 0.1).all()
     torch.testing.assert_close(1 - maps.layers[0].sum(-1).double().mean(-1), lost)

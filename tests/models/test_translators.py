@@ -45,7 +45,7 @@ SPECS = [
 ]
 
 
-def opinionated(spec, *sizes, seeds=(0, 1)):
+def with_random_weights(spec, *sizes, seeds=(0, 1)):
     model = spec.build(*(sizes or (V, V)), seeds).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def pair():
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.kind}-{s.positions.kind}-{s.norm.placement}")
 def test_padding_and_pieces_change_nothing_and_the_loss_is_the_cross_entropy_of_the_targets(spec, pair):
     sources, ids = pair
-    model = opinionated(spec)
+    model = with_random_weights(spec)
     plain = model(sources, ids)
     wide = torch.cat((sources, torch.full((R, 3, 3), 4)), 2)
     mask = (torch.arange(S + 3) < S).expand(R, 3, -1)
@@ -94,7 +94,7 @@ def test_a_replica_does_not_depend_on_the_others(spec, pair):
 def test_an_encoder_decoder_equals_torchs():
     """Pre-norm, ReLU, no dropout: torch's own layers with Headway's weights give the same vectors."""
     spec = EncoderDecoderSpec(**{**SHAPE, "layers": 2}, feedforward={"kind": "relu"}, positions=NoPositions())
-    model = opinionated(spec, 7, V, seeds=(0,))
+    model = with_random_weights(spec, 7, V, seeds=(0,))
     sources, ids = torch.randint(0, 7, (1, 2, S)), torch.randint(0, V, (1, 2, T))
     memory, x = model.encoder.embedding(sources)[0], model.embedding(ids)[0]
     settings = {"dropout": 0.0, "batch_first": True, "norm_first": True}
@@ -128,7 +128,9 @@ def test_a_recurrent_encoder_decoder_equals_the_textbook_formulas(similarity):
     """A bidirectional GRU, a GRU whose first state is computed from its last states, attention over its states, and one
     layer for context and state together, written out for one pair at a time, without padding."""
     cross = {**ADDITIVE, "similarity": similarity}
-    model = opinionated(EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | {"cross": cross}), 7, V, seeds=(0,))
+    model = with_random_weights(
+        EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"] | {"cross": cross}), 7, V, seeds=(0,)
+    )
     lengths = [5, 3, 1]
     sources, ids = torch.randint(0, 7, (1, 3, 5)), torch.randint(0, V, (1, 3, T))
     mask = (torch.arange(5) < torch.tensor(lengths)[:, None])[None]
@@ -170,7 +172,7 @@ def test_a_recurrent_encoder_decoder_equals_the_textbook_formulas(similarity):
 
 @pytest.mark.parametrize("padding", ["left", "between"])
 def test_a_decoder_starts_after_the_last_token_wherever_padding_is(padding):
-    model = opinionated(EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"]), seeds=(0,))
+    model = with_random_weights(EncoderDecoderSpec.model_validate(RECURRENT["bahdanau"]), seeds=(0,))
     source = torch.randint(0, V, (1, 1, 3))
     filled = torch.full((1, 1, 6), 4)
     at = [3, 4, 5] if padding == "left" else [0, 2, 5]
@@ -241,7 +243,7 @@ def test_labels_are_smoothed_in_training_only(pair):
     sources, ids = pair
     told = torch.ones_like(ids, dtype=torch.bool)
     batch = SimpleNamespace(sources=sources, source_mask=None, inputs=ids, targets=ids, padding_mask=told)
-    plain, smooth = (opinionated(EncoderDecoderSpec(**SHAPE, label_smoothing=s)) for s in (0.0, 0.2))
+    plain, smooth = (with_random_weights(EncoderDecoderSpec(**SHAPE, label_smoothing=s)) for s in (0.0, 0.2))
     assert torch.equal(plain.loss(batch)[0], smooth.loss(batch)[0])
     smooth.train()
     assert not torch.allclose(plain.loss(batch)[0], smooth.loss(batch)[0])
@@ -253,7 +255,7 @@ def test_the_loss_of_the_source_counts_only_if_set(pair):
     mask = torch.ones_like(sources, dtype=torch.bool)
     batch = SimpleNamespace(sources=sources, source_mask=mask, inputs=ids, targets=ids.roll(-1, 2), padding_mask=told)
     target, both = (
-        opinionated(DecoderOnlySpec(**SHAPE, mask="causal", loss_on=on)).train() for on in ("target", "all")
+        with_random_weights(DecoderOnlySpec(**SHAPE, mask="causal", loss_on=on)).train() for on in ("target", "all")
     )
     row = torch.cat((sources[..., :-1], ids), 2)
     logits = both.scores(both.hidden(row)[0])

@@ -204,7 +204,7 @@ def test_invalid_changes_are_refused(override):
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def test_all_mistakes_are_reported_together_with_where_they_are():
+def test_all_mistakes_are_reported_together_with_their_places():
     text = "sed: 1\nmodel:\n  wdith: 3\n  layers: two\n  positions: rotry\ntraining:\n  clip: -1\n"
     assert complaints("training.batch=x", "lr=3", "data.source=wikitext2", text=text) == [
         "r.yaml:4: model.layers: expected a valid integer, not 'two'",

@@ -109,7 +109,7 @@ def test_facts_are_readable_json(folder: Path):
     assert facts["step"] == 70 and set(facts["sha256"]) >= {WEIGHTS, OPTIMIZER}
 
 
-def test_steps_are_listed_newest_first_whatever_else_lies_there(tmp_path: Path):
+def test_steps_are_listed_newest_first_whatever_else_is_in_the_folder(tmp_path: Path):
     for name in ("step-00000009", "step-00000100", "step-00000020", "best", ".step-00000030.1.partial", "step-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-00000500").write_text("a file")

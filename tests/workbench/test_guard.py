@@ -75,7 +75,7 @@ def test_a_wrong_origin_is_refused(bench, origin):
     assert asker(bench).get("/api/table", headers={"origin": origin}).status_code == 403
 
 
-def test_a_change_by_cookie_must_say_its_origin(bench):
+def test_a_change_by_cookie_must_have_an_origin(bench):
     browser = asker(bench, None)
     browser.get("/", params={"token": TOKEN})
     assert browser.post("/api/stop/run/runs/one").status_code == 403
@@ -274,7 +274,7 @@ def test_invalid_requests_start_nothing(bench, monkeypatch, body):
     assert answer.status_code in (400, 404, 422) and answer.json()["error"]
 
 
-def test_names_and_texts_come_as_json_and_never_as_html(bench):
+def test_names_and_texts_are_sent_as_json_and_never_as_html(bench):
     wicked = "<img src=x onerror=alert(1)>"
     make_run(bench.folder / "runs" / wicked, reason=wicked)
     api = asker(bench)

@@ -115,7 +115,7 @@ def test_losses_equal_those_of_headway_score_and_change_with_heads_off(folder):
     assert each["each"][3]["nats"] == pytest.approx(sum(alone["without"]) - sum(alone["nats"]), abs=1e-6)
 
 
-def test_gradients_of_long_texts_come_one_prediction_at_a_time(folder):
+def test_gradients_of_long_texts_are_computed_one_prediction_at_a_time(folder):
     whole = gradients_at(open_run(str(folder / "runs" / "attention")), SENTENCE)
     found, arrays = ask(folder, "gradients", text=SENTENCE)
     assert found["places"] is None and np.abs(arrays["map"] - whole.shares.numpy()).max() < 1e-3

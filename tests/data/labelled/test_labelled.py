@@ -76,7 +76,7 @@ def test_a_folder_of_tables_in_any_mix_of_formats(tmp_path: Path):
     assert made.split("test").labels.tolist() == [1]
 
 
-def test_the_vocabulary_is_that_of_train_alone(tmp_path: Path):
+def test_the_vocabulary_is_learnt_from_train_only(tmp_path: Path):
     folder = tmp_path / "set"
     write(folder, "train.tsv", ROWS)
     write(folder, "valid.tsv", [("word1 strange words", "cat")])

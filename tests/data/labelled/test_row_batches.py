@@ -86,7 +86,7 @@ def test_buckets_save_padding_and_do_not_sort_by_length():
     assert abs(np.mean(widths[4][:half]) - np.mean(widths[4][half:])) < 3
 
 
-def test_buckets_are_few_where_texts_are_few_or_of_one_length():
+def test_few_texts_or_texts_of_one_length_have_few_buckets():
     assert bucket_widths(np.array([3] * 999), 4, 8) == [3]
     assert bucket_widths(np.array([3] * 999 + [4]), 4, 8) == [4]
     assert bucket_widths(np.arange(1, 40), 4, 8) == [39]
