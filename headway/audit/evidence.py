@@ -7,7 +7,7 @@ tokens, under a hash of everything they depend on.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -118,17 +118,17 @@ class Evidence(ABC):
         on text that is cut off right before each scored token."""
         report = self._compared(run)
         of_training = [*TRAINING_AUDITS, *of_plugins("training")]
-        if run.metrics():
-            return report + run_audits(of_training, replace(self.curve(run), unaided=unaided))
+        if metrics := run.metrics():
+            return report + run_audits(of_training, replace(self.curve(run, metrics), unaided=unaided))
         return report + Report(not_run={one.name: "no training was recorded" for one in of_training})
 
-    def curve(self, run: Run) -> TrainingCurve:
+    def curve(self, run: Run, metrics: Sequence[Mapping[str, Any]]) -> TrainingCurve:
         training, scores = run.recipe.training, {score.name: score.value for score in run.scores()}
         compared: dict[str, Any] = {}
         if self.judged is not None:
             compared = self.beside(self.judged) | {"scored": scores.get(f"{self.judged}.{LOSS.name}")}
         facts = _facts(run.recipe) | {"planned": self._planned(run)}
-        return TrainingCurve.of(run.metrics(), **compared, **facts, clip=training.clip)
+        return TrainingCurve.of(metrics, **compared, **facts, clip=training.clip)
 
     def _planned(self, run: Run) -> Callable[[int], float | None]:
         """The learning rate of each step by this run's recipe; None for steps before the run was continued."""

@@ -118,7 +118,7 @@ def _not_ended(saved: Checkpoint, lines: int) -> Checkpoint:
 
 def _scored_on_test(run: Run) -> int:
     """How often test was scored, without the scores in the metrics, which are copied and counted again."""
-    watched = [{parsed(name).split for name in line.get("scores", ())} for line in run.metrics()]
+    watched = [{parsed(name).split for name in line["scores"]} for line in run.evaluations()]
     return max(0, int(run.facts.get("test_scored", 0)) - sum(any(map(is_test, splits)) for splits in watched))
 
 

@@ -81,7 +81,7 @@ def test_the_audit_of_schedules_knows_that_it_was_continued(home, command_line):
     home("short", "training.duration=6 steps")
     command_line("continue", "short", "--for", "3 steps")
     run = open_run("short-9-steps")
-    curve = tasks.load(run.recipe).evidence.curve(run)
+    curve = tasks.load(run.recipe).evidence.curve(run, run.metrics())
     assert schedule.check(curve).verdict == "pass"
     assert schedule.check(replace(curve, rates=curve.rates * 1.1)).verdict == "fail"
 
