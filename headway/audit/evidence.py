@@ -25,7 +25,7 @@ from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.metrics import LOSS
 
-_FORMAT = 8  # version of the cache entries; raise it when the same data give other findings than before
+_FORMAT = 9  # version of the cache entries; raise it when the same data give other findings than before
 
 
 class Evidence(ABC):

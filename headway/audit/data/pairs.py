@@ -206,11 +206,12 @@ def swapped_sides(data: PairSet) -> Outcome:
 
     Character trigrams of sources and targets are learnt from every other one of the first two thousand pairs of train;
     if they do not tell three in four of the rest apart, the audit does not apply. In stretches of every file, pairs
-    that look swapped are counted, minus those expected by mistake because the languages are similar. More than one in
-    ten, and more than chance explains, is a warning, more than half a failure: a file of the opposite direction was
-    used, or appended. Swapped rows that are scattered among others do not stand out in any stretch. But both of their
-    sides look wrong at once, and how much more often that happens than each side alone explains gives their share of
-    the first pairs; one in twenty is a warning, one in five a failure. Swap those rows back.
+    that look swapped are counted, minus those expected by mistake because the languages are similar and the pairs
+    short. More than one in ten, and more than chance explains, is a warning, more than half a failure: a file of the
+    opposite direction was used, or appended. Swapped rows that are scattered among others do not stand out in any
+    stretch. But both of their sides look wrong at once, and how much more often that happens than each side alone
+    explains gives their share of the first pairs; one in twenty is a warning, one in five a failure. Swap those rows
+    back.
     """
     files = data.files or data.pairs
     languages = TwoLanguages(files["train"])
