@@ -6,7 +6,7 @@ import pytest
 from headway.audit.audit import DoesNotApply, run_audits
 from headway.audit.data.pair_set import PairSet
 from headway.audit.data.pair_splits import AS_ROWS, cut_sides
-from headway.audit.data.pairs import copied_targets, many_targets, seen_pairs, swapped_sides
+from headway.audit.data.pairs import copied_targets, many_targets, misaligned_pairs, seen_pairs, swapped_sides
 from headway.audit.data.row_set import normalise
 from headway.data.embedded.numbers_en_fr import english
 
@@ -67,3 +67,10 @@ def test_words_to_sort_in_rows_by_length_do_not_look_swapped(held_out: str, long
         valid = [pair[::-1] if held_out == "swapped" else pair for pair in pairs[::5]]
         (finding,) = run_audits([swapped_sides], PairSet({"train": pairs, "valid": valid})).findings
         assert finding.verdict == ("fail" if held_out == "swapped" else "pass")
+
+
+@pytest.mark.parametrize("drawn", [_sums, _brackets])
+def test_answers_that_share_no_words_with_their_questions_do_not_look_misaligned(drawn):
+    rng = np.random.default_rng(0)
+    with pytest.raises(DoesNotApply):
+        misaligned_pairs.check(PairSet({"train": [drawn(rng) for _ in range(2000)]}))
