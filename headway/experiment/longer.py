@@ -38,6 +38,8 @@ class Longer(NamedTuple):
     """A run and the run that continues it."""
 
     before: Run
+    step: int
+    """The step from which it continues."""
     recipe: Recipe
     name: str
     rate: str
@@ -79,13 +81,14 @@ def longer_than(run: Run, by: Duration, rate: Rate = "longer", name: str | None 
             f"{total:,} steps is at {goes_on_at:.0%} there and continues from that, so this run differs from "
             f"{total:,} steps from the start (--rate last keeps {number(base * ended_at)})"
         )
-    return Longer(run, run.recipe.with_changes(changes), name or f"{run.name}-{str(whole).replace(' ', '-')}", said)
+    name = name or f"{run.name}-{str(whole).replace(' ', '-')}"
+    return Longer(run, saved.step, run.recipe.with_changes(changes), name, said)
 
 
 def begin(longer: Longer, runs: Path) -> None:
     """Create the longer run's folder at the point where it continues, ready to be resumed. An existing one is kept."""
     folder, before = runs / longer.name, longer.before
-    origin = {"run": str(before.folder), "step": before.checkpoint("last").step, "recipe_hash": before.mark}
+    origin = {"run": str(before.folder), "step": longer.step, "recipe_hash": before.mark}
     run = Run(folder, longer.recipe)
     if (folder / "run.json").exists():
         if run.facts.get("continued_from", {}).get("recipe_hash") != before.mark or run.mark != longer.recipe.hash:

@@ -145,6 +145,16 @@ def test_and_once_for_all_runs_on_it(workshop, calls):
     assert calls == {"audit_data": 1, "language_baselines": 2}
 
 
+def test_findings_of_other_audits_are_not_told_again(workshop, tmp_path, calls, monkeypatch):
+    """After an update, the cache would otherwise repeat what the older version said."""
+    for version, found in (("old", 1), ("old", 1), ("new", 2)):
+        (tmp_path / version).mkdir(exist_ok=True)
+        (tmp_path / version / "audits.py").write_text(f"SAID = '{version}'\n")
+        monkeypatch.setattr("headway.audit.evidence.SOURCES", (tmp_path / version,))
+        assert tasks.load(tiny_recipe(workshop.text)).evidence.data.findings
+        assert calls["audit_data"] == found
+
+
 def test_an_audit_of_the_users_own_is_not_hidden_by_what_was_found_without_it(workshop, tmp_path, calls):
     assert tasks.load(tiny_recipe(workshop.text)).evidence.data.finding("vowels") is None
     (tmp_path / "own.py").write_text(

@@ -42,6 +42,8 @@ def test_with_a_constant_rate_it_ends_as_one_that_was_longer_from_the_start(home
     whole = home("whole", *CONSTANT, "training.duration=12 steps")
     answer = command_line("continue", "short", "--for", by, "--json")
     assert answer.json["run"] == "runs/short-12-steps"
+    first, *_ = answer.err.splitlines()
+    assert {"short-12-steps", "runs/short", "6"} <= {*first.split()}
     assert "stays at" in answer.err
     longer = open_run("short-12-steps")
     assert longer.recipe == whole.recipe
