@@ -154,7 +154,7 @@ def summary(values: list[float]) -> dict[str, Any]:
 
 
 def _lowest(run: Run) -> float:
-    return round(min(line["scores"]["valid.loss"] for line in run.metrics() if "scores" in line), 4)
+    return round(min(line["scores"]["valid.loss"] for line in run.evaluations()), 4)
 
 
 def show(event: Any) -> None:

@@ -104,8 +104,8 @@ def main() -> None:
 
 def _run() -> None:
     """Run a command. User errors print one message and exit with code 2; only bugs in Headway show a traceback."""
-    # Threads that spin while waiting slow training down tenfold when other programs use the cores (docs/log.md). Must be
-    # set before torch is imported.
+    # Threads that spin while waiting slow training down tenfold when other programs use the cores (docs/log.md). This
+    # must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from headway.cli.progress import Waiting
     from headway.core.progress import listening

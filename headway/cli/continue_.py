@@ -54,6 +54,8 @@ def continue_(
             raise UserError(f"--name {name} names one run, but {len(run)} runs are given: leave it out")
     longer = [longer_than(open_run(one, runs), by, rate, name) for one in run]
     check_apart(longer)
+    for one in longer:
+        print(f"{one.name} continues {one.before.folder} from step {one.step:,}", file=sys.stderr)
     for said in dict.fromkeys(one.rate for one in longer):
         print(f"learning rate: {said}", file=sys.stderr)
     for one in longer:

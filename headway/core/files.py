@@ -66,15 +66,17 @@ def write_folder_whole(path: Path, fill: Callable[[Path], None], new: bool = Fal
 
 def side_by_side(orders: Sequence[Callable[[], Any]]) -> None:
     """Run tasks that wait for the disk, several at a time: the disk handles their flushes together, so 32 folders take
-    a tenth of the time. After an error no further task is started; it is raised when all running tasks have ended."""
+    a tenth of the time. Tasks that compute outside Python gain, too. Each runs in a copy of the caller's context. After
+    an error no further task is started; it is raised when all running tasks have ended."""
     if len(orders) < 2:
         for order in orders:
             order()
         return
     from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+    from contextvars import copy_context
 
     with ThreadPoolExecutor(min(AT_ONCE, len(orders)), "headway-disk") as threads:
-        begun = [threads.submit(order) for order in orders]
+        begun = [threads.submit(copy_context().run, order) for order in orders]
         try:
             wait(begun, return_when=FIRST_EXCEPTION)
         finally:

@@ -1,4 +1,7 @@
-"""Show a picture in a terminal: one character per cell, from · (hardly any weight) to █ (all of it)."""
+"""Show a picture in a terminal: one character per cell, from · (hardly any weight) to █ (all of it).
+
+Differences below zero have characters of their own, since colours are lost in a pipe.
+"""
 
 from itertools import zip_longest
 
@@ -10,6 +13,7 @@ from headway.draw.layout import shortened
 from headway.draw.picture import Grid, Panel, Picture
 
 _SHADES = "·░▒▓█"
+_NEGATIVE = "·-=≡#"
 _WIDE = 24  # up to this many tokens, cells are two characters wide, so that they are square
 
 
@@ -25,6 +29,8 @@ def show(picture: Picture) -> None:
             _show_row(console, grid, row)
     console.print()
     console.print(f"{' '.join(_SHADES)}  from hardly any weight to all of it", style="dim", markup=False)
+    if any((panel.matrix < 0).any() for grid in picture.grids for row in grid.panels for panel in row):
+        console.print(f"{' '.join(_NEGATIVE)}  the same, below zero", style="dim", markup=False)
     for note in picture.notes:
         console.print(note, style="dim", markup=False)
 
@@ -58,7 +64,8 @@ def _block(grid: Grid, panel: Panel) -> list[Text]:
             if panel.matrix[i, j] == 0:
                 line.append(" " * wide)
                 continue
-            shade = _SHADES[min(len(_SHADES) - 1, int(strength[i, j] * len(_SHADES)))]
+            shades = _NEGATIVE if panel.matrix[i, j] < 0 else _SHADES
+            shade = shades[min(len(shades) - 1, int(strength[i, j] * len(shades)))]
             line.append(shade * wide, style="rgb({},{},{})".format(*_visible(colours[i, j])))
         line.append(" " * (width - wide * len(panel.columns)))
         lines.append(line)

@@ -9,6 +9,7 @@ FOLDER/
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ from headway.core.files import write_folder_whole
 from headway.core.format import number
 from headway.experiment.train import load_model
 from headway.formats import bert, gpt2, marian, marian_tokenizers, tokenizer
+from headway.formats.misfit import Misfit
 from headway.models.classifier import ClassifierSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec
 from headway.models.spec import ModelSpec
+from headway.recipe.recipe import Recipe
 from headway.recipe.text import annotated
 from headway.run.folder import Run
 from headway.scoring.score import Score
@@ -54,7 +57,7 @@ class Exported:
 class Format:
     """A model format of other libraries."""
 
-    why_not: Callable[[ModelSpec], list[str]]
+    why_not: Callable[[ModelSpec], list[Misfit]]
     """Everything about a model that the format cannot represent."""
     files: Callable[[Run, Mapping[str, Tensor]], dict[str, bytes]]
     """All files except the model card, from the weights of a run."""
@@ -76,10 +79,9 @@ def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto
         kind = body.config.get("model_type")
         raise UserError(f"{run.name} is a '{kind}' that runs in transformers: no export format fits it")
     form = FORMATS[to]
-    if reasons := form.why_not(run.recipe.model):
-        raise UserError(
-            f"{run.name} cannot be written as {form.what}:\n" + "\n".join(f"  {reason}" for reason in reasons)
-        )
+    if misfits := form.why_not(run.recipe.model):
+        reasons = "\n".join(f"  {misfit}" for misfit in misfits)
+        raise UserError(f"{run.name} cannot be written as {form.what}:\n{reasons}{_what_would_fit(run.recipe, form)}")
     folder = folder or Path(f"{run.name}-{to}")
     if folder.exists():
         raise UserError(f"{folder} exists: remove it, or choose another folder with -o")
@@ -96,6 +98,17 @@ def export_run(run: Run, to: str | None, folder: Path | None, which: str = "auto
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; nothing was left behind") from None
     return Exported(run, folder, saved.step, sorted(files), to)
+
+
+def _what_would_fit(recipe: Recipe, form: Format) -> str:
+    """The changes of a recipe with which it can be written, as a line; empty if there are none, or not known."""
+    changes = [misfit.change for misfit in form.why_not(recipe.model)]
+    known = [change for change in changes if change is not None]
+    try:
+        fits = len(known) == len(changes) and not form.why_not(recipe.with_changes(known).model)
+    except UserError:  # something else in the recipe needs what the format lacks
+        return ""
+    return f"\nTrained with {shlex.join(known)} it could be written." if fits else ""
 
 
 def _as_gpt2(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
@@ -134,11 +147,12 @@ def _as_bert(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     }
 
 
-def _why_no_bert(model: Any) -> list[str]:
+def _why_no_bert(model: Any) -> list[Misfit]:
     if isinstance(model, MaskedLanguageModelSpec):
         return bert.why_not(model)
     other = "; --to bert-encoder writes its encoder" if isinstance(model, ClassifierSpec) else ""
-    return [f"model.kind: a BERT that predicts masked tokens is a masked-language-model, not a {model.kind}{other}"]
+    why = f"a BERT that predicts masked tokens is a masked-language-model, not a {model.kind}{other}"
+    return [Misfit("model.kind", why)]
 
 
 def _as_encoder(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
@@ -177,11 +191,11 @@ def _is_whole(model: Any) -> bool:
     return model.pooling.kind == "pooler" and model.head.kind == "linear"
 
 
-def _why_no_encoder(model: Any) -> list[str]:
+def _why_no_encoder(model: Any) -> list[Misfit]:
     if not isinstance(model, ClassifierSpec):
-        return [f"model.kind: only a classifier's encoder can be written by itself, not a {model.kind}"]
+        return [Misfit("model.kind", f"only a classifier's encoder can be written by itself, not a {model.kind}")]
     if model.body is not None:
-        return [f"model.body: this encoder is a '{model.body.config.get('model_type')}', not a BERT"]
+        return [Misfit("model.body", f"this encoder is a '{model.body.config.get('model_type')}', not a BERT")]
     return bert.why_not(model)
 
 

@@ -19,7 +19,7 @@ HOW_THEY_LEARNT = "every seed (thin), their mean, and the band between lowest an
 
 
 def evaluations(run: Run) -> Evaluations:
-    return {line["step"]: line["scores"] for line in run.metrics() if isinstance(line.get("scores"), dict)}
+    return {line["step"]: line["scores"] for line in run.evaluations() if isinstance(line["scores"], dict)}
 
 
 def loss_looked_at(runs: Iterable[Evaluations], split: str = "valid") -> str | None:

@@ -38,6 +38,8 @@ class Longer(NamedTuple):
     """A run and the run that continues it."""
 
     before: Run
+    step: int
+    """The step from which it continues."""
     recipe: Recipe
     name: str
     rate: str
@@ -79,13 +81,14 @@ def longer_than(run: Run, by: Duration, rate: Rate = "longer", name: str | None 
             f"{total:,} steps is at {goes_on_at:.0%} there and continues from that, so this run differs from "
             f"{total:,} steps from the start (--rate last keeps {number(base * ended_at)})"
         )
-    return Longer(run, run.recipe.with_changes(changes), name or f"{run.name}-{str(whole).replace(' ', '-')}", said)
+    name = name or f"{run.name}-{str(whole).replace(' ', '-')}"
+    return Longer(run, saved.step, run.recipe.with_changes(changes), name, said)
 
 
 def begin(longer: Longer, runs: Path) -> None:
     """Create the longer run's folder at the point where it continues, ready to be resumed. An existing one is kept."""
     folder, before = runs / longer.name, longer.before
-    origin = {"run": str(before.folder), "step": before.checkpoint("last").step, "recipe_hash": before.mark}
+    origin = {"run": str(before.folder), "step": longer.step, "recipe_hash": before.mark}
     run = Run(folder, longer.recipe)
     if (folder / "run.json").exists():
         if run.facts.get("continued_from", {}).get("recipe_hash") != before.mark or run.mark != longer.recipe.hash:
@@ -118,7 +121,7 @@ def _not_ended(saved: Checkpoint, lines: int) -> Checkpoint:
 
 def _scored_on_test(run: Run) -> int:
     """How often test was scored, without the scores in the metrics, which are copied and counted again."""
-    watched = [{parsed(name).split for name in line.get("scores", ())} for line in run.metrics()]
+    watched = [{parsed(name).split for name in line["scores"]} for line in run.evaluations()]
     return max(0, int(run.facts.get("test_scored", 0)) - sum(any(map(is_test, splits)) for splits in watched))
 
 

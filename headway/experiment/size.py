@@ -2,9 +2,9 @@
 
 Parameters are counted on torch's meta device, where tensors have shapes but no data. Building hundreds of layers would
 take a while even there, so one, two and three are built and the rest is extrapolated. The least that training needs
-(weights, gradients, one vector per token of a batch) is compared with the device's memory; if it is more, the recipe is
-refused with both numbers. The most that training may need is estimated from above: if that fits several times over,
-nothing has to be measured.
+(weights, gradients, what the mixers keep of every token of a batch) is compared with the device's memory; if it is
+more, the recipe is refused with both numbers. The most that training may need is estimated from above: if that fits
+several times over, nothing has to be measured.
 """
 
 from collections.abc import Iterator
@@ -46,18 +46,27 @@ def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) 
     is_small = ROUGH_BYTES * replicas * _parameters_at_most(recipe, task) < there
     parameters = 0 if is_small else parameters_of_recipe(recipe, task)
     weights = replicas * parameters * 2 * FLOAT
-    vectors = replicas * (task.tokens_per_step // training.accumulate) * recipe.model.width * FLOAT
-    if weights + vectors <= there:
+    batch = replicas * kept_at_least(recipe, task, device)
+    if weights + batch <= there:
         return
     parameters = parameters or parameters_of_recipe(recipe, task)
     many = f"{replicas} replicas of " if replicas > 1 else ""
-    needs = f"{_bytes(weights)} for weights and their gradients" if weights >= vectors else ""
-    if vectors > weights:
-        tokens = f"{task.tokens_per_step // training.accumulate:,} tokens"
-        needs = f"{_bytes(vectors)} for one vector per token, {tokens} in a batch (training.batch, training.accumulate)"
+    needs = f"{_bytes(weights)} for weights and their gradients"
+    if batch > weights:
+        tokens = f"{task.tokens_per_step // training.accumulate:,} tokens in a batch"
+        less = "shorten the rows (data.segment, model.context), lower training.batch or raise training.accumulate"
+        needs = f"{_bytes(batch)} for what is kept of {tokens}: {less}"
     where = "this machine" if device.type == "cpu" else str(device)
     count = f"{parameters:,}" if parameters < UNCOUNTABLE else f"more than {UNCOUNTABLE:,}"
-    raise UserError(f"{many}{count} parameters need at least {needs}, but {where} has {_bytes(there)}")
+    raise UserError(f"{where} has {_bytes(there)}, but {many}{count} parameters need at least {needs}")
+
+
+def kept_at_least(recipe: Recipe, task: Task, device: torch.device) -> int:
+    """Bytes per replica that are kept of a batch for the backward pass: the embeddings, and what each mixer keeps."""
+    training, width = recipe.training, recipe.model.width
+    may_be_half = training.precision == "bf16" or (training.precision == "auto" and device.type != "cpu")
+    of_a_token = FLOAT * width + sum(mixer.kept(width) for mixer in recipe.model.mixers) * (2 if may_be_half else FLOAT)
+    return task.tokens_per_step // training.accumulate * of_a_token
 
 
 def needed_at_most(recipe: Recipe, task: Task) -> int | None:

@@ -268,7 +268,7 @@ class Training:
         run.save_scores(scores)
         if not self.loop.interrupted:
             # Evaluating on test during training counts as looking at it.
-            watched = ({parsed(name).split for name in line.get("scores", ())} for line in run.metrics())
+            watched = ({parsed(name).split for name in line["scores"]} for line in run.evaluations())
             run.count_looks_at_test(self.task.scored_splits, *watched, once_for="training")
 
     def _title(self, step: int) -> list[str]:

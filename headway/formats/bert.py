@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
+from headway.formats.misfit import Misfit, misfits
 from headway.formats.weights import Key, Taken, check_fit
 from headway.models.encoder import EncoderSpec
 from headway.nn.attention import AttentionSpec
@@ -336,28 +337,45 @@ def config_of(model: EncoderSpec, vocabulary: int, padding: int, model_type: str
     return config | {key: value for key, value in more.items() if key is not None}
 
 
-def why_not(model: Any) -> list[str]:
-    """Everything about a model that BERT cannot represent, one sentence each."""
+def why_not(model: Any) -> list[Misfit]:
+    """Everything about a model that BERT cannot represent."""
     if not isinstance(model, EncoderSpec):
-        return [f"model.kind: BERT is an encoder, and a {model.kind} is not"]
+        return [Misfit("model.kind", f"BERT is an encoder, and a {model.kind} is not")]
     mixer = model.mixers[0]
     if not isinstance(mixer, AttentionSpec) or any(other != mixer for other in model.mixers):
-        return ["model.mixer: all of BERT's layers are the same attention"]
+        return [Misfit("model.mixer", "all of BERT's layers are the same attention")]
     feedforward, norm = model.feedforward, model.norm
     asked = (
         (
             model.positions.kind == "learned",
-            f"positions: BERT learns an embedding per position, not {model.positions.kind}",
+            "positions",
+            "learned",
+            f"BERT learns an embedding per position, not {model.positions.kind}",
         ),
-        (mixer.fusion.kind == "concat", f"mixer.fusion: BERT concatenates its heads and has no {mixer.fusion.kind}"),
-        (mixer.similarity.is_product, f"mixer.similarity: BERT uses dot products, not {mixer.similarity.kind}"),
-        (mixer.window is None, f"mixer.window: BERT attends to the whole text, not only {mixer.window} slots"),
-        (mixer.bias, "mixer.bias: BERT's projections have biases"),
-        (feedforward.kind in ACTIVATIONS.values(), f"feedforward.kind: BERT has no {feedforward.kind}"),
-        (feedforward.bias, "feedforward.bias: BERT's feed-forward layers have biases"),
-        (norm.kind == "layer", f"norm.kind: BERT has LayerNorm, not {norm.kind}"),
-        (norm.placement == "post", "norm.placement: BERT's norms come after each sublayer (post)"),
-        (norm.of_embeddings, "norm.of_embeddings: BERT's embeddings are normalized"),
-        (not model.scale_embedding, "scale_embedding: BERT's embeddings are not scaled"),
+        (
+            mixer.fusion.kind == "concat",
+            "mixer.fusion",
+            "concat",
+            f"BERT concatenates its heads and has no {mixer.fusion.kind}",
+        ),
+        (
+            mixer.similarity.is_product,
+            "mixer.similarity",
+            "scaled-dot",
+            f"BERT uses dot products, not {mixer.similarity.kind}",
+        ),
+        (
+            mixer.window is None,
+            "mixer.window",
+            "null",
+            f"BERT attends to the whole text, not only {mixer.window} slots",
+        ),
+        (mixer.bias, "mixer.bias", "true", "BERT's projections have biases"),
+        (feedforward.kind in ACTIVATIONS.values(), "feedforward.kind", "gelu", f"BERT has no {feedforward.kind}"),
+        (feedforward.bias, "feedforward.bias", "true", "BERT's feed-forward layers have biases"),
+        (norm.kind == "layer", "norm.kind", "layer", f"BERT has LayerNorm, not {norm.kind}"),
+        (norm.placement == "post", "norm.placement", "post", "BERT's norms come after each sublayer (post)"),
+        (norm.of_embeddings, "norm.of_embeddings", "true", "BERT's embeddings are normalized"),
+        (not model.scale_embedding, "scale_embedding", "false", "BERT's embeddings are not scaled"),
     )
-    return [f"model.{words}" for fits, words in asked if not fits]
+    return misfits(asked)

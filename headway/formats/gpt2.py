@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
 from headway.formats.foreign import NotOursError
+from headway.formats.misfit import Misfit, misfits
 from headway.formats.weights import Key, check_fit
 from headway.models.language_model import LanguageModelSpec
 from headway.models.spec import ModelSpec
@@ -140,34 +141,56 @@ ALWAYS: dict[str, Any] = {  # how our attention and norms work, and GPT-2's by d
 }
 
 
-def why_not(model: ModelSpec) -> list[str]:
-    """Everything about a model that GPT-2 cannot represent, one sentence each."""
+def why_not(model: ModelSpec) -> list[Misfit]:
+    """Everything about a model that GPT-2 cannot represent."""
     feedforward = model.feedforward
     mixer, positions, activation = model.mixers[0], model.positions.kind, feedforward.kind
     if not isinstance(mixer, AttentionSpec) or any(other != mixer for other in model.mixers):
-        return ["model.mixer: all of GPT-2's layers are the same attention"]
+        return [Misfit("model.mixer", "all of GPT-2's layers are the same attention")]
     fusion = mixer.fusion.kind
     asked = (
-        (isinstance(model, WRITTEN), f"kind: GPT-2 is a {WRITTEN().kind}, not a {model.kind}"),
-        (positions == "learned", f"positions: GPT-2 learns an embedding per position and has no {positions}"),
-        (fusion == "concat", f"mixer.fusion: GPT-2 concatenates its heads and has no {fusion}"),
-        (mixer.similarity.is_product, f"mixer.similarity: GPT-2 uses dot products, not {mixer.similarity.kind}"),
-        (mixer.window is None, f"mixer.window: GPT-2 attends to the whole context, not only {mixer.window} slots"),
+        (isinstance(model, WRITTEN), "kind", None, f"GPT-2 is a {WRITTEN().kind}, not a {model.kind}"),
+        (
+            positions == "learned",
+            "positions",
+            "learned",
+            f"GPT-2 learns an embedding per position and has no {positions}",
+        ),
+        (fusion == "concat", "mixer.fusion", "concat", f"GPT-2 concatenates its heads and has no {fusion}"),
+        (
+            mixer.similarity.is_product,
+            "mixer.similarity",
+            "scaled-dot",
+            f"GPT-2 uses dot products, not {mixer.similarity.kind}",
+        ),
+        (
+            mixer.window is None,
+            "mixer.window",
+            "null",
+            f"GPT-2 attends to the whole context, not only {mixer.window} slots",
+        ),
         (
             not mixer.memory,
-            f"mixer.memory: GPT-2 carries no state between segments, such as {mixer.memory} slots",
+            "mixer.memory",
+            "0",
+            f"GPT-2 carries no state between segments, such as {mixer.memory} slots",
         ),
-        (mixer.bias, "mixer.bias: GPT-2's projections have biases"),
-        (activation in ACTIVATIONS.values(), f"feedforward.kind: GPT-2 has gelu, gelu-tanh, relu, not {activation}"),
-        (feedforward.bias, "feedforward.bias: GPT-2's feed-forward layers have biases"),
-        (model.norm.kind == "layer", f"norm.kind: GPT-2 has LayerNorm, not {model.norm.kind}"),
-        (model.norm.placement == "pre", "norm.placement: GPT-2's norms come before each sublayer (pre)"),
-        (model.norm.eps in (None, EPS), f"norm.eps: GPT-2's norms have eps {EPS:g}"),
-        (not model.norm.of_embeddings, "norm.of_embeddings: GPT-2 has no norm after the embeddings"),
-        (not getattr(model, "output_bias", False), "output_bias: GPT-2's output has no bias"),
-        (not model.scale_embedding, "scale_embedding: GPT-2's embeddings are not scaled"),
+        (mixer.bias, "mixer.bias", "true", "GPT-2's projections have biases"),
+        (
+            activation in ACTIVATIONS.values(),
+            "feedforward.kind",
+            "gelu",
+            f"GPT-2 has gelu, gelu-tanh, relu, not {activation}",
+        ),
+        (feedforward.bias, "feedforward.bias", "true", "GPT-2's feed-forward layers have biases"),
+        (model.norm.kind == "layer", "norm.kind", "layer", f"GPT-2 has LayerNorm, not {model.norm.kind}"),
+        (model.norm.placement == "pre", "norm.placement", "pre", "GPT-2's norms come before each sublayer (pre)"),
+        (model.norm.eps in (None, EPS), "norm.eps", "null", f"GPT-2's norms have eps {EPS:g}"),
+        (not model.norm.of_embeddings, "norm.of_embeddings", "false", "GPT-2 has no norm after the embeddings"),
+        (not getattr(model, "output_bias", False), "output_bias", "false", "GPT-2's output has no bias"),
+        (not model.scale_embedding, "scale_embedding", "false", "GPT-2's embeddings are not scaled"),
     )
-    return [f"model.{words}" for fits, words in asked if not fits]
+    return misfits(asked)
 
 
 def written(model: ModelSpec) -> LanguageModelSpec:

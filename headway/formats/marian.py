@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from headway.core.errors import UserError, did_you_mean
+from headway.formats.misfit import Misfit, misfits
 from headway.formats.weights import Key, check_fit
 from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.spec import ModelSpec
@@ -255,38 +256,43 @@ def model_tree(config: Mapping[str, Any], numbers: Numbering, biased: bool) -> t
     return tree, [f"{', '.join(told)}: not supported, which only affects further training"] if told else []
 
 
-def why_not(model: ModelSpec) -> list[str]:
-    """Everything about a model that Marian cannot represent, one sentence each."""
+def why_not(model: ModelSpec) -> list[Misfit]:
+    """Everything about a model that Marian cannot represent."""
     if not isinstance(model, EncoderDecoderSpec):
-        return [f"model.kind: Marian is an {EncoderDecoderSpec().kind}, not a {model.kind}"]
+        return [Misfit("model.kind", f"Marian is an {EncoderDecoderSpec().kind}, not a {model.kind}")]
     encoder, own = model.encoder.mixers, model.mixers
     crossing = [model.cross_for(one) for one in own]
     if not all(isinstance(one, AttentionSpec) for one in (*encoder, *own, *crossing)):
-        return ["model.mixer: Marian's layers are attention, in encoder and decoder"]
+        return [Misfit("model.mixer", "Marian's layers are attention, in encoder and decoder")]
     attention = [one for one in (*encoder, *own, *crossing) if isinstance(one, AttentionSpec)]
+    fusions, dropouts = {one.fusion.kind for one in attention}, {one.dropout for one in attention}
+    products = all(one.similarity.is_product for one in attention)
     waves, feedforward = model.positions, model.feedforward
+    marians = f"{{{', '.join(f'{k}: {v}' for k, v in SINUSOIDAL.items())}}}"
     like = isinstance(waves, Sinusoidal) and {k: getattr(waves, k) for k in SINUSOIDAL} == SINUSOIDAL
     asked = (
         (
             len({one.number_of_heads for one in encoder})
             == 1
             == len({one.number_of_heads for one in (*own, *crossing)}),
-            "mixer.heads: Marian has one number of heads for all encoder layers, and one for all decoder layers",
+            "mixer.heads",
+            None,
+            "Marian has one number of heads for all encoder layers, and one for all decoder layers",
         ),
-        (all(one.fusion.kind == "concat" for one in attention), "mixer.fusion: Marian's heads are concatenated"),
-        (all(one.similarity.is_product for one in attention), "mixer.similarity: Marian uses dot products"),
-        (all(one.bias for one in attention), "mixer.bias: Marian's projections have biases"),
-        (all(one.window is None for one in attention), "mixer.window: Marian's attention covers everything"),
-        (len({one.dropout for one in attention}) == 1, "mixer.dropout: Marian has one dropout rate for all attention"),
-        (like, f"positions: Marian's are {{{', '.join(f'{k}: {v}' for k, v in SINUSOIDAL.items())}}}"),
-        (feedforward.kind in ACTIVATIONS.values(), f"feedforward.kind: Marian has no {feedforward.kind}"),
-        (feedforward.bias, "feedforward.bias: Marian's feed-forward layers have biases"),
-        (model.norm.kind == "layer", f"norm.kind: Marian has LayerNorm, not {model.norm.kind}"),
-        (model.norm.placement == "post", "norm.placement: Marian's norms come after each sublayer (post)"),
-        (model.norm.eps in (None, EPS), f"norm.eps: Marian's norms have eps {EPS:g}"),
-        (not model.norm.of_embeddings, "norm.of_embeddings: Marian has no norm after the embeddings"),
+        (fusions == {"concat"}, "mixer.fusion", "concat", "Marian's heads are concatenated"),
+        (products, "mixer.similarity", "scaled-dot", "Marian uses dot products"),
+        (all(one.bias for one in attention), "mixer.bias", "true", "Marian's projections have biases"),
+        (all(one.window is None for one in attention), "mixer.window", "null", "Marian's attention covers everything"),
+        (len(dropouts) == 1, "mixer.dropout", None, "Marian has one dropout rate for all attention"),
+        (like, "positions", marians, f"Marian's are {marians}"),
+        (feedforward.kind in ACTIVATIONS.values(), "feedforward.kind", "gelu", f"Marian has no {feedforward.kind}"),
+        (feedforward.bias, "feedforward.bias", "true", "Marian's feed-forward layers have biases"),
+        (model.norm.kind == "layer", "norm.kind", "layer", f"Marian has LayerNorm, not {model.norm.kind}"),
+        (model.norm.placement == "post", "norm.placement", "post", "Marian's norms come after each sublayer (post)"),
+        (model.norm.eps in (None, EPS), "norm.eps", "null", f"Marian's norms have eps {EPS:g}"),
+        (not model.norm.of_embeddings, "norm.of_embeddings", "false", "Marian has no norm after the embeddings"),
     )
-    return [f"model.{words}" for fits, words in asked if not fits]
+    return misfits(asked)
 
 
 def written(model: ModelSpec) -> EncoderDecoderSpec:

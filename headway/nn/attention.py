@@ -113,6 +113,9 @@ class AttentionSpec(MixerSpec):
     def largest(self, width: int, length: int) -> int:
         return self.heads * (length + self.memory)  # the weights of one query
 
+    def kept(self, width: int) -> int:
+        return 4 * width  # queries, keys, values, and what was read with them
+
     def problems_with(self, width: int) -> Iterator[Problem]:
         if width % self.heads:
             fits = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)

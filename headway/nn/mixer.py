@@ -163,6 +163,10 @@ class MixerSpec(Variant):
         """Elements per token of the largest tensor in a forward pass, to tell how many rows fit into memory."""
         return width
 
+    def kept(self, width: int) -> int:
+        """Elements per token that are kept for the backward pass at least, to tell what cannot fit into memory."""
+        return width
+
     def problems_with(self, width: int) -> Iterator[Problem]:
         """What is incompatible with a model of this width; keys are the mixer's own."""
         yield from ()

@@ -109,6 +109,10 @@ class RecurrenceSpec(MixerSpec):
     def largest(self, width: int, length: int) -> int:
         return 6 * self.hidden_units(width)  # matrix products, and what is saved for the gradient
 
+    def kept(self, width: int) -> int:
+        cell = CELLS[self.cell]
+        return self.directions * self.hidden_units(width) * (cell.states + cell.keeps)
+
 
 class RnnSpec(RecurrenceSpec):
     """The plain recurrent net: h' = φ(W x + U h + b). https://doi.org/10.1207/s15516709cog1402_1"""
@@ -162,6 +166,9 @@ class MinGruSpec(RecurrenceSpec):
 
     def matrices(self, width: int) -> int:
         return 2 * self.hidden_units(width) * width
+
+    def kept(self, width: int) -> int:
+        return 3 * self.directions * self.hidden_units(width)  # both products, and the states
 
     def problems(self) -> Iterator[Problem]:
         if self.weight_dropout:

@@ -3,17 +3,23 @@
 Each depends only on the replica's seed and the name of the parameter or module.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headway.core import random
+from headway.core.files import side_by_side
 from headway.nn.replicated import Clock, Noisy, has_no_numbers
 from headway.nn.trainable import Trainable
+
+MANY = 2**22
+"""Numbers from which on they are drawn in several threads: ten milliseconds of work."""
+MAX_THREADS = 8
 
 
 @torch.no_grad()
@@ -33,6 +39,7 @@ def seed(model: Trainable, seeds: Sequence[int], device: torch.device | str = "c
 def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]) -> None:
     """The same for the part of the model with this name, such as an adapter that was added later."""
     prefix = f"{name}." if name else ""
+    draws, numbers = list[Callable[[], None]](), 0
     for key, p in part.named_parameters():
         if p.is_meta:
             continue
@@ -40,12 +47,20 @@ def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]
         if std == 0:
             p[:] = value
             continue
-        for r, replica_seed in enumerate(seeds):
-            _draw(p[r], value, std, replica_seed, prefix + key)
+        draws += [partial(_draw, p[r], value, std, own, prefix + key) for r, own in enumerate(seeds)]
+        numbers += p.numel()
+    threads = min(MAX_THREADS, torch.get_num_threads()) if numbers >= MANY else 1
+    side_by_side([partial(_draw_all, draws[k::threads]) for k in range(threads)])  # in any order: see `_draw`
     for key, module in part.named_modules(prefix=name):
         if isinstance(module, Noisy):
             module.keys.copy_(random.stream_keys(seeds, key))
             module.clock = model.clock
+
+
+@torch.no_grad()  # which is set for each thread
+def _draw_all(draws: Sequence[Callable[[], None]]) -> None:
+    for draw in draws:
+        draw()
 
 
 def _draw(p: Tensor, value: float, std: float, replica_seed: int, name: str) -> None:
@@ -53,7 +68,7 @@ def _draw(p: Tensor, value: float, std: float, replica_seed: int, name: str) -> 
     if kept is not None and what in kept:
         p.copy_(kept[what])
         return
-    p.normal_(value, std, generator=random.generator(replica_seed, "start", name))
+    p.normal_(value, std, generator=random.generator(replica_seed, "start", name))  # a generator of its own
     if kept is not None:
         kept[what] = p.clone()
 

@@ -36,7 +36,7 @@ class PruningListener:
             case Began():
                 runs = {name: open_run(name, Path(event.folder)) for name in event.of}
                 self.total = event.total
-                self.evaluations = {n: sum("scores" in line for line in run.metrics()) for n, run in runs.items()}
+                self.evaluations = {name: len(run.evaluations()) for name, run in runs.items()}
             case Scored():
                 return self._judge(event.of[0], event)
             case _:

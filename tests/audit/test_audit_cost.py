@@ -147,6 +147,16 @@ def test_what_depends_on_the_data_is_computed_once_for_all_runs_on_it(workshop, 
     assert calls == {"audit_data": 1, "language_baselines": 2}
 
 
+def test_findings_cached_by_other_versions_of_the_audits_are_not_used(workshop, tmp_path, calls, monkeypatch):
+    """After an update, the cache must not return findings of the older version."""
+    for version, found in (("old", 1), ("old", 1), ("new", 2)):
+        (tmp_path / version).mkdir(exist_ok=True)
+        (tmp_path / version / "audits.py").write_text(f"SAID = '{version}'\n")
+        monkeypatch.setattr("headway.audit.evidence.SOURCES", (tmp_path / version,))
+        assert tasks.load(tiny_recipe(workshop.text)).evidence.data.findings
+        assert calls["audit_data"] == found
+
+
 def test_findings_cached_before_a_users_audit_was_loaded_do_not_hide_it(workshop, tmp_path, calls):
     assert tasks.load(tiny_recipe(workshop.text)).evidence.data.finding("vowels") is None
     (tmp_path / "own.py").write_text(

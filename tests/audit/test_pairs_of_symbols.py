@@ -6,8 +6,9 @@ import pytest
 from headway.audit.audit import DoesNotApply, run_audits
 from headway.audit.data.pair_set import PairSet
 from headway.audit.data.pair_splits import AS_ROWS, cut_sides
-from headway.audit.data.pairs import copied_targets, many_targets, seen_pairs, swapped_sides
+from headway.audit.data.pairs import copied_targets, many_targets, misaligned_pairs, seen_pairs, swapped_sides
 from headway.audit.data.row_set import normalise
+from headway.data.embedded.numbers_en_fr import english
 
 
 def _as_splits(pairs: list[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
@@ -50,3 +51,26 @@ def test_operators_are_only_read_before_numbers():
 def test_sides_without_different_trigrams_are_not_distinguished():
     with pytest.raises(DoesNotApply, match="do not tell"):
         swapped_sides.check(PairSet({"train": [(str(k), str(k + 7)) for k in range(10, 90)]}))
+
+
+@pytest.mark.parametrize("held_out", ["as train", "swapped"])
+@pytest.mark.parametrize("longest_first", [False, True])
+def test_words_to_sort_in_rows_by_length_do_not_look_swapped(held_out: str, longest_first: bool):
+    """Words beside the same words, in one order or the other: of two words, each half of the pairs looks like either
+    side; of ten words, hardly any."""
+    words = [english(n) for n in range(20)]
+    for seed in (9, 14, 16):
+        rng = np.random.default_rng(seed)
+        rows = [[words[k] for k in rng.integers(len(words), size=rng.integers(2, 11))] for _ in range(1500)]
+        pairs = [(" ".join(row), " ".join(sorted(row, reverse=bool(rng.integers(2))))) for row in rows]
+        pairs = sorted(pairs, key=lambda pair: len(pair[0]), reverse=longest_first)
+        valid = [pair[::-1] if held_out == "swapped" else pair for pair in pairs[::5]]
+        (finding,) = run_audits([swapped_sides], PairSet({"train": pairs, "valid": valid})).findings
+        assert finding.verdict == ("fail" if held_out == "swapped" else "pass")
+
+
+@pytest.mark.parametrize("drawn", [_sums, _brackets])
+def test_answers_that_share_no_words_with_their_questions_do_not_look_misaligned(drawn):
+    rng = np.random.default_rng(0)
+    with pytest.raises(DoesNotApply):
+        misaligned_pairs.check(PairSet({"train": [drawn(rng) for _ in range(2000)]}))

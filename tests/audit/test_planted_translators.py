@@ -11,7 +11,7 @@ from headway.audit.audit import AUDITS, run_audits
 from headway.audit.data.pair_set import PairSet
 from headway.audit.data.pair_splits import AS_ROWS, written_alike
 from headway.audit.data.pair_tokens import References, writable_references
-from headway.audit.data.pairs import PAIR_AUDITS, copied_targets, many_sources, swapped_sides
+from headway.audit.data.pairs import PAIR_AUDITS, copied_targets, many_sources, misaligned_pairs, swapped_sides
 from headway.audit.data.two_languages import TOGETHER, TwoLanguages, mixture
 from headway.audit.plants.library import faults
 from headway.audit.plants.needs import (
@@ -24,7 +24,7 @@ from headway.audit.plants.needs import (
     TRANSLATOR,
 )
 from headway.audit.plants.planting import Fault, planted
-from headway.data.embedded import numbers_en_fr
+from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.vocabularies import Bpe, Word
 from headway.experiment.audit import audit_by_name, audit_run
 from headway.experiment.evaluate import score_splits_again
@@ -120,9 +120,9 @@ def test_a_clean_translator_raises_no_alarm(name, grown):
 
 @pytest.fixture(scope="module")
 def numbers():
-    numbers = np.random.default_rng(0).permutation(np.arange(100, 100_000, 211)).tolist()
+    numbers = np.random.default_rng(0).permutation(np.arange(100, 100_000, 179)).tolist()
     pairs = [(numbers_en_fr.english(n), numbers_en_fr.french(n)) for n in numbers]
-    return PairSet({"train": pairs[:380], "valid": pairs[380:]}, one_answer=True)
+    return PairSet({"train": pairs[:450], "valid": pairs[450:]}, one_answer=True)
 
 
 @pytest.mark.parametrize("fault", OF_DATA, ids=lambda fault: fault.name)
@@ -257,6 +257,20 @@ def test_scattered_swapped_rows_are_found(share: float, verdict: str, few: int, 
     assert finding.value == pytest.approx(share, abs=0.03)
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, "pass"), (0.2, "warn"), (0.5, "fail")])
+@pytest.mark.parametrize("source", [numbers_en_fr, pig_latin])
+def test_targets_shuffled_among_themselves_are_found(share: float, verdict: str, source):
+    """Between sentences words are associated; between single words, pairs of letters."""
+    pairs = source.splits()["train"]
+    rng = np.random.default_rng(0)
+    some = rng.permutation(len(pairs))[: int(share * len(pairs))].tolist()
+    others = dict(zip(some, rng.permutation(some).tolist(), strict=True))
+    train = [(pair[0], pairs[others.get(k, k)][1]) for k, pair in enumerate(pairs)]
+    (finding,) = run_audits([misaligned_pairs], PairSet({"train": train})).findings
+    assert finding.verdict == verdict
+    assert finding.value == pytest.approx(share, abs=0.04)
+
+
 @pytest.mark.parametrize("apart", [1.0, 0.8, 0.5])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25])
 def test_the_share_of_swapped_rows_is_estimated_even_for_similar_sides(share: float, apart: float):
@@ -332,7 +346,7 @@ def test_every_audit_of_translators_is_known_to_the_runner():
 def test_rows_without_proper_text_are_counted_by_reason(numbers):
     pairs = [*numbers.pairs["train"], ("<title>one", "<title>un"), ("two", ""), ("three " * 251, "trois " * 251)]
     (finding,) = (f for f in run_audits(PAIR_AUDITS, PairSet({"train": pairs})).findings if f.audit == "rows-of-text")
-    assert finding.verdict == "pass" and finding.value == pytest.approx(3 / 383)
+    assert finding.verdict == "pass" and finding.value == pytest.approx(3 / len(pairs))
     assert all(f"1 {reason}" in finding.sentence for reason in ("metadata", "empty", "too long"))
 
 

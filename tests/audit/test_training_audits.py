@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headway.audit.audit import DoesNotApply, run_audits
 from headway.audit.models.heads import HeadEntropies, collapsed_heads
@@ -11,7 +13,7 @@ from headway.audit.training import TRAINING_AUDITS
 from headway.audit.training.curve import TrainingCurve
 from headway.audit.training.fit import overfitted, plateaued, still_improving, underfitted
 from headway.audit.training.judged import selection_on_test, too_good_to_be_true
-from headway.audit.training.rate import clipped, learning_rate_too_high
+from headway.audit.training.rate import _around, clipped, learning_rate_too_high
 from headway.audit.training.trained import did_it_train, diverged, learning_rate_zero
 from headway.recipe.recipe import load
 
@@ -69,6 +71,20 @@ def test_metrics_are_read_from_any_kind_of_lines():
     report = run_audits(TRAINING_AUDITS, nothing)
     assert [f.audit for f in report.findings] == ["selection-on-test"]
     assert "0 steps are too few" in report.not_run["did-it-train"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_running_quantiles_equal_numpys(data):
+    numbers = st.floats(width=64) if data.draw(st.booleans()) else st.floats(0, 20)
+    values = np.array(data.draw(st.lists(numbers, min_size=2, max_size=130)))
+    quantile, width = data.draw(st.sampled_from([0.5, 0.9])), data.draw(st.sampled_from([51, 7]))
+    half = min(width, len(values)) // 2
+    mirrored = np.pad(values, half, mode="reflect")
+    windows = [mirrored[at : at + 2 * half + 1] for at in range(len(values))]
+    with np.errstate(all="ignore"):
+        expected = [np.quantile(window, quantile) for window in windows]
+        assert np.array_equal(_around(values, quantile, width), expected, equal_nan=True)
 
 
 def test_a_single_odd_batch_changes_nothing():

@@ -116,7 +116,8 @@ def test_a_sharded_model_learns_the_same_by_nccl_as_a_whole_one(tmp_path):
         dist.destroy_process_group()
     assert found["sharded"][0] == pytest.approx(found["whole"][0], rel=1e-5)
     for name, weight in found["whole"][1].items():
-        torch.testing.assert_close(found["sharded"][1][name], weight, atol=1e-5, rtol=1e-4)
+        # AdamW turns rounding of tiny gradients into a part of its step: a hundredth of a step of 1e-2 is allowed.
+        torch.testing.assert_close(found["sharded"][1][name], weight, atol=1e-4, rtol=1e-4)
 
 
 def test_the_choices_made_for_a_gpu_have_reasons():

@@ -233,6 +233,20 @@ def test_a_terminal_shows_every_head(maps, capsys, monkeypatch):
     assert "█" in out and "<i>run</i>" in out
 
 
+def test_a_terminal_without_colours_tells_less_from_more(capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    names = ("a", "b")
+    shown = []
+    for sign in (1, -1):
+        panel = Panel("layer 0 · head 0", sign * np.array([[0.5, -0.5], [0.9, -0.9]]), names, names, ())
+        terminal.show(Picture("A title", "a sentence", "", [Grid("b − a", [[panel]], DIFFERENCES)]))
+        shown.append([line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith(names)])
+    for more, less in zip(*shown, strict=True):
+        half = len(more) // 2
+        assert more == less[half:] + less[:half]
+        assert not {*more[:half]} & {*more[half:]}
+
+
 def test_a_narrow_terminal_has_panels_one_below_the_other(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     terminal.show(picture(5, 1, 3))

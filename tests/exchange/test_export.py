@@ -12,6 +12,7 @@ from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import sample_text
 from headway.experiment.train import load_model
+from headway.formats.gpt2 import why_not
 from headway.tasks.abilities import Draw
 
 FILES = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
@@ -82,9 +83,15 @@ def test_a_run_without_a_gpt2_form_is_refused_with_every_reason(train_tiny, tmp_
     run = train_tiny(tmp_path, "odd", "training.duration=1 step", "model.positions=alibi", "model.norm={kind: rms}")
     with pytest.raises(
         UserError, match=r"odd cannot be written as GPT-2:\n  model\.positions.*alibi\n  model\.norm\.kind.*rms"
-    ):
+    ) as refused:
         export_run(run, "gpt2", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    *_, last = str(refused.value).splitlines()
+    fitting = [word for word in last.split() if "=" in word]
+    assert why_not(run.recipe.model) and not why_not(run.recipe.with_changes(fitting).model)
+    with pytest.raises(UserError) as refused:  # another kind of model cannot be reached by a change
+        export_run(run, "bert", tmp_path / "out")
+    assert "=" not in str(refused.value)
 
 
 def test_an_unknown_format_is_refused(workshop, tmp_path):
@@ -166,6 +173,4 @@ def test_a_classifier_that_is_no_bert_is_refused_with_reasons(workshop, tmp_path
     from headway.formats.bert import why_not
     from headway.models.classifier import ClassifierSpec
 
-    reasons = why_not(ClassifierSpec())
-    assert any("norm.placement" in reason for reason in reasons)
-    assert any("of_embeddings" in reason for reason in reasons)
+    assert {"model.norm.placement", "model.norm.of_embeddings"} <= {misfit.key for misfit in why_not(ClassifierSpec())}

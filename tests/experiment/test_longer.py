@@ -42,6 +42,8 @@ def test_with_a_constant_rate_it_equals_a_run_of_the_whole_length(home, command_
     whole = home("whole", *CONSTANT, "training.duration=12 steps")
     answer = command_line("continue", "short", "--for", by, "--json")
     assert answer.json["run"] == "runs/short-12-steps"
+    first, *_ = answer.err.splitlines()
+    assert {"short-12-steps", "runs/short", "6"} <= {*first.split()}
     assert "stays at" in answer.err
     longer = open_run("short-12-steps")
     assert longer.recipe == whole.recipe
@@ -81,7 +83,7 @@ def test_the_audit_of_schedules_knows_that_it_was_continued(home, command_line):
     home("short", "training.duration=6 steps")
     command_line("continue", "short", "--for", "3 steps")
     run = open_run("short-9-steps")
-    curve = tasks.load(run.recipe).evidence.curve(run)
+    curve = tasks.load(run.recipe).evidence.curve(run, run.metrics())
     assert schedule.check(curve).verdict == "pass"
     assert schedule.check(replace(curve, rates=curve.rates * 1.1)).verdict == "fail"
 

@@ -125,8 +125,10 @@ def test_every_parameter_has_exactly_one_counterpart():
     ],
 )
 def test_a_recipe_without_a_gpt2_form_is_refused_with_the_reason(change, words):
-    (reason,) = why_not(Recipe().with_changes([change]).model)
-    assert re.search(words, reason)
+    recipe = Recipe().with_changes([change])
+    (misfit,) = why_not(recipe.model)
+    assert re.search(words, str(misfit))
+    assert misfit.change is not None and why_not(recipe.with_changes([misfit.change]).model) == []
 
 
 @pytest.mark.parametrize(

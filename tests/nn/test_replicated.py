@@ -1,12 +1,14 @@
 """R replicas at once equal R modules, and one equals torch's module; noise and initial values depend only on seed and
 name."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.nn import seeding
 from headway.nn.replicated import Clock, Dropout, Embedding, LayerNorm, Linear, RMSNorm, parameter, set_dropout
 from headway.nn.seeding import seed
 from headway.nn.trainable import Trainable
@@ -79,6 +81,46 @@ def test_one_replica_equals_torchs_module(case: str, randomised, results):
     for name in expected:
         theirs_too = expected[name] if found[name].shape == expected[name].shape else expected[name][None]
         torch.testing.assert_close(found[name], theirs_too, rtol=1e-6, atol=1e-6)
+
+
+# Initial values
+
+
+def test_values_drawn_in_several_threads_are_those_drawn_in_one(seeded, monkeypatch):
+    def values() -> list[Tensor]:
+        model = seeded(nn.ModuleList([Linear(6, D, OUT), LayerNorm(6, D), Embedding(6, V, D)]), [3, 1, 4, 1, 5, 9])
+        return [p.detach() for p in model.parameters()]
+
+    used, honest = set(), seeding._draw
+
+    def draw(*given):
+        used.add(threading.get_ident())
+        barrier.wait(timeout=60)
+        honest(*given)
+
+    in_one = values()
+    monkeypatch.setattr(seeding, "MANY", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    barrier = threading.Barrier(3)  # each of the 12 draws waits for two others
+    monkeypatch.setattr(seeding, "_draw", draw)
+    with seeding.drawn_once():
+        in_several = values()
+        assert len(used) == 3 and threading.get_ident() not in used
+        kept = list(seeding._kept.get().values())
+        assert len(kept) == 2 * 5 and all(any(torch.equal(own, one) for one in kept) for own in in_several[0])
+    for one, several in zip(in_one, in_several, strict=True):
+        assert torch.equal(one, several)
+
+
+def test_an_error_while_drawing_in_several_threads_is_raised(seeded, monkeypatch):
+    def draw(p, value, std, replica_seed, name):
+        raise MemoryError(name)
+
+    monkeypatch.setattr(seeding, "MANY", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(seeding, "_draw", draw)
+    with pytest.raises(MemoryError, match="weight"):
+        seeded(Linear(2, D, OUT), [1, 2])
 
 
 # Dropout

@@ -3,6 +3,7 @@ import math
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,38 @@ def test_the_half_line_of_a_killed_process_is_skipped(run):
     assert [line["step"] for line in run.metrics()] == [1, 2]
 
 
+def test_unusual_lines_are_read_as_by_json_loads(run):
+    text = [
+        '{"step": 1, "loss": NaN}',
+        '\t{"step": 2} ',
+        '{"step": 3}{"step": 4}',
+        '{"step": 5},{"step": 6}',
+        '{"step": 7, "é": ["\\u00e9", 1e400]}',
+        '\ufeff{"step": 8}',
+        '{"step": "9"}',
+        "[10]",
+        "",
+    ]
+    lines = [*(one.encode() for one in text), '{"step": 11}'.encode("utf-16-le"), b'{"step": 12, "\xff": 0}']
+    (run.folder / "metrics.jsonl").write_bytes(b"\n".join([*lines, b"[" * 100_000]))
+    expected = []
+    for line in lines:
+        with suppress(ValueError):
+            expected += [read] if isinstance(read := json.loads(line), dict) and read["step"] != "9" else []
+    assert [line["step"] for line in expected] == [1, 2, 7, 8, 11]
+    assert repr(run.metrics()) == repr(expected)
+
+
+def test_evaluations_are_the_lines_with_scores(run):
+    assert run.evaluations() == []
+    run.append_metrics([{"step": 1, "loss": 2.5}, {"step": 1, "scores": {"valid.loss": 2.0}}])
+    run.append_metrics([{"step": 2, "ended": "stopped", "reason": 'no "scores"'}])
+    assert run.evaluations() == [{"step": 1, "scores": {"valid.loss": 2.0}}]
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "scores": {"val')
+    assert len(run.evaluations()) == 1
+
+
 def test_metrics_after_a_restored_checkpoint_are_removed(run):
     run.append_metrics([{"step": k} for k in range(1, 6)])
     run.forget_after(3)
@@ -311,6 +344,7 @@ def test_the_tokenizer_is_read_back(run):
 
 HOLD = """
 import sys, time
+from contextlib import suppress
 from pathlib import Path
 from headway.run.folder import open_run
 with open_run(sys.argv[1], Path()).locked():

@@ -75,15 +75,19 @@ class TwoLanguages:
             raise DoesNotApply("there are too few pairs to tell the sides apart")
         self._learnt, self._others = first[::2], first[1::2]
         self._worth = _log_odds(self._learnt)
-        self.mistaken = self._look_turned(self._others)  # the rate of false alarms
-        turned_back = self._look_turned([(target, source) for source, target in self._others])
-        self.are_told_apart = turned_back >= TELLS  # ties, as between sides without any letters, tell nothing
+        turned_back = [(target, source) for source, target in self._others]
+        # Ties, as between sides without any letters, tell nothing.
+        self.are_told_apart = float(self._look_turned(turned_back).mean()) >= TELLS
+        mistaken = self._look_turned(self._others)
+        self.mistaken = float(mistaken.mean())  # the rate of false alarms
+        self._mistakes = _RateByLength(self._others, mistaken)
 
     def turned(self, pairs: Pairs) -> tuple[float, float]:
         """The share of swapped pairs, and how large it may seem by chance if none is."""
-        mistaken = self.mistaken  # error rate, both of swapped pairs and of others
-        by_chance = SURE * math.sqrt(mistaken * (1 - mistaken) / len(pairs))
-        return (self._look_turned(pairs) - mistaken) / (1 - 2 * mistaken), by_chance / (1 - 2 * mistaken)
+        expected, deviation = self._mistakes.over(pairs)  # of swapped pairs and of others
+        by_chance = SURE * deviation + SURE**2 / 3 / len(pairs)  # Bernstein's bound: rare mistakes come in lumps
+        beyond, apart = float(self._look_turned(pairs).mean()) - expected, max(1 - 2 * expected, 1 - TELLS)
+        return beyond / apart, by_chance / apart
 
     def mixed(self) -> Mixed:
         """Estimated on the pairs that were learnt from, each half judged by the trigrams of the other half."""
@@ -95,13 +99,32 @@ class TwoLanguages:
         found = mixture(odds[:, 0] < 0, odds[:, 1] > 0, lengths.sum(1))
         return found._replace(clusters=_in_two_clusters((odds / lengths) @ (1, -1)))
 
-    def _look_turned(self, pairs: Pairs) -> float:
-        return sum(self.are_turned(pair) for pair in pairs) / len(pairs)
+    def _look_turned(self, pairs: Pairs) -> Bool[np.ndarray, " n"]:
+        return np.array([self.are_turned(pair) for pair in pairs])
 
     def are_turned(self, pair: tuple[str, str]) -> bool:
         """Whether the source looks more like a target than the target does."""
         source, target = (_log_odds_of(text, self._worth) for text in pair)
         return source < target
+
+
+class _RateByLength:
+    """How often correct pairs look swapped, by their length: short ones more often. In a file that is sorted by length,
+    the rate of all pairs would make the shortest ones look swapped."""
+
+    def __init__(self, pairs: Pairs, mistaken: Bool[np.ndarray, " n"]):
+        lengths = _lengths(pairs)
+        groups = np.array_split(np.argsort(lengths, kind="stable"), min(OF_A_LENGTH, 1 + len(pairs) // ENOUGH))
+        self._begins = [lengths[group[0]] for group in groups[1:]]
+        self._rates = np.array([mistaken[group].mean() for group in groups])
+        self._sizes = np.array([len(group) for group in groups])
+
+    def over(self, pairs: Pairs) -> tuple[float, float]:
+        """The expected rate of mistakes in these pairs, and its standard deviation."""
+        n = len(pairs)
+        counts = np.bincount(np.searchsorted(self._begins, _lengths(pairs), "right"), minlength=len(self._rates))
+        variances = self._rates * (1 - self._rates) * (counts + counts**2 / self._sizes)  # both are samples
+        return float(counts @ self._rates / n), math.sqrt(variances.sum()) / n
 
 
 def mixture(source: Bool[np.ndarray, " n"], target: Bool[np.ndarray, " n"], lengths: np.ndarray) -> Mixed:
@@ -137,6 +160,10 @@ def _log_odds(pairs: Pairs) -> LogOdds:
 
 def _in_two_clusters(differences: Float[np.ndarray, " n"]) -> float:
     return float(np.abs(differences).mean() ** 2 / max(np.square(differences).mean(), 1e-12))
+
+
+def _lengths(pairs: Pairs) -> np.ndarray:
+    return np.array([len(source) + len(target) for source, target in pairs])
 
 
 def _log_odds_of(text: str, worth: LogOdds) -> float:

@@ -21,8 +21,10 @@ from headway.nn.taps import intervene, watch
 from headway.nn.trainable import Carried
 
 DIRECTIONS = 3
-STEP = 1e-4
-"""How far weights are moved, relative to their size."""
+STEPS = 1e-4, 1e-6
+"""How far weights are moved, relative to their size. The second is tried if the first fails: where a model has
+collapsed, one ReLU has its kink at the same place for all tokens, and the first step may cross it. (In float64,
+rounding is far below both.)"""
 SHIFT = 1e-2
 """How far the weights are first shifted away from those that are audited, relative to their size."""
 SMALL = 1e-2
@@ -62,7 +64,7 @@ def gradient(probe: Probe) -> Outcome:
         names, gradients = _by_autograd(probe, batch, before)
         slope = _Slopes(probe, batch, before, gradients)
         ends = _where_it_is_wrong(probe, slope.model)
-    off = slope.off(range(len(names)))
+    off = slope.off(range(len(names)), TOLERANCE)
     if off <= TOLERANCE and ends is not None:
         sentence = f"gradients do not flow back correctly over position {ends.at} of {ends.length}"
         return failed(ends.off, f"{sentence}: the slope of the outputs after it is off by {ends.off:.0%}")
@@ -133,11 +135,21 @@ class _Slopes:
         least = (SMALL * whole / len(gradients) ** 0.5).clamp(min=1e-30)
         self.lengths = [torch.maximum(g.norm(), least) for g in self.gradients]
 
-    def off(self, which: Any) -> float:
+    def off(self, which: Any, tolerance: float = 0.0) -> float:
         """The difference between the finite difference of the loss and the gradient's prediction when these tensors are
-        moved, relative to the gradient norm of one of them; root mean square over the directions."""
+        moved, relative to the gradient norm of one of them: by the first step that is within tolerance, or by the best
+        step."""
+        found = list[float]()
+        for step in STEPS:
+            found.append(self._off_by(which, step))
+            if found[-1] <= tolerance:
+                break
+        return min(found)
+
+    def _off_by(self, which: Any, step: float) -> float:
+        """The same by one step; root mean square over the directions."""
         sizes = [self.parameters[k].square().mean().sqrt().clamp(min=0.01) for k in which]
-        reach = STEP * min(float(size * self.lengths[k]) for k, size in zip(which, sizes, strict=True))
+        reach = step * min(float(size * self.lengths[k]) for k, size in zip(which, sizes, strict=True))
         total = 0.0
         for direction in range(DIRECTIONS):
             drawn = {k: _drawn(self.parameters[k], "audit gradient", direction, k) for k in which}

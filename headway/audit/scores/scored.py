@@ -260,8 +260,8 @@ class ScoredRun:
     def evaluations(self) -> dict[int, dict[str, float]]:
         """By step: the loss of every split that was evaluated."""
         found: dict[int, dict[str, float]] = {}
-        for line in self.run.metrics():
-            for name, value in line.get("scores", {}).items():
+        for line in self.run.evaluations():
+            for name, value in line["scores"].items():
                 split, metric, _ = parsed(name)
                 if metric == LOSS.name and value is not None:
                     found.setdefault(line["step"], {})[split] = value
@@ -269,7 +269,7 @@ class ScoredRun:
 
     def evaluated(self, name: str) -> dict[int, float]:
         """By step: the evaluations of this metric of a split."""
-        lines = (line for line in self.run.metrics() if name in line.get("scores", {}))
+        lines = (line for line in self.run.evaluations() if name in line["scores"])
         return {line["step"]: value for line in lines if (value := line["scores"][name]) is not None}
 
     @cached_property

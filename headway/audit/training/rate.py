@@ -108,7 +108,13 @@ def _around(values: np.ndarray, quantile: float = 0.5, width: int = 51) -> np.nd
     half = min(width, len(values)) // 2
     around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, mode="reflect"), 2 * half + 1)
     some = range(0, len(values), 10_000)  # in pieces: a million steps at once would take 400 MB
-    return np.concatenate([np.quantile(around[first : first + 10_000], quantile, axis=1) for first in some])
+    pieces = [around[first : first + 10_000] for first in some]
+    rank = quantile * 2 * half
+    # Where the quantile is itself a value of the window, selecting it gives the same in a tenth of the time. (Not with
+    # infinities, NaN, or numbers whose differences overflow: there, numpy's interpolation may give NaN.)
+    if rank.is_integer() and np.abs(values).max() < 1e300:
+        return np.concatenate([np.partition(piece, int(rank), axis=1)[:, int(rank)] for piece in pieces])
+    return np.concatenate([np.quantile(piece, quantile, axis=1) for piece in pieces])
 
 
 ABOUT_THE_RATE = (learning_rate_too_high, clipped)

@@ -267,7 +267,7 @@ def test_nonlinearities_equal_their_definitions_in_float64(kernels, R, N, D, kin
 
 
 @given(
-    R=st.integers(1, 5), N=st.integers(1, 9), V=st.integers(1, 200), seed=st.integers(0, 99),
+    R=st.integers(1, 5), N=st.integers(1, 9), V=st.integers(2, 200), seed=st.integers(0, 99),
     scale=st.sampled_from([1e-3, 1.0, 10.0]), smoothing=st.sampled_from([0.0, 0.1]), some=st.booleans(),
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)

@@ -27,7 +27,7 @@ def _shifted(pairs, split, rng):
     return [(a[0], b[1]) for a, b in pairwise(pairs)] if split == "train" else pairs
 
 
-@_pairs("targets_a_row_later_from_the_middle_on", "line-order", also=("unlike-lengths",))
+@_pairs("targets_a_row_later_from_the_middle_on", "line-order", also=("unlike-lengths", "misaligned-pairs"))
 def _shifted_late(pairs, split, rng):
     k = len(pairs) // 2
     return pairs[:k] + [(a[0], b[1]) for a, b in pairwise(pairs[k:])]
@@ -36,6 +36,14 @@ def _shifted_late(pairs, split, rng):
 @_pairs("targets_three_rows_earlier", "line-order", also=("unlike-lengths",))
 def _shifted_far(pairs, split, rng):
     return [(a[0], b[1]) for a, b in zip(pairs[3:], pairs, strict=False)]
+
+
+@_pairs("some_targets_shuffled_among_themselves", "misaligned-pairs", also=("unlike-lengths", "line-order"))
+def _misaligned(pairs, split, rng):
+    """Two in five of the targets of train."""
+    some = [k for k in range(len(pairs)) if split == "train" and rng.random() < 0.4]
+    others = dict(zip(some, some[1:] + some[:1], strict=True))
+    return [(source, pairs[others.get(k, k)][1]) for k, (source, _) in enumerate(pairs)]
 
 
 @_pairs("held_out_from_the_other_direction", "swapped-sides", also=("seen-pairs", "written-alike", "cut-sides"))
