@@ -1,4 +1,4 @@
-"""The audit `gradient`, where a finite difference is a poor measure of a slope."""
+"""The audit `gradient` where a finite difference is a poor estimate of the derivative."""
 
 from contextlib import nullcontext
 
@@ -16,7 +16,7 @@ SMALL = ("model.width=16", "model.layers=1", "model.context=16", "model.feedforw
 
 @pytest.fixture
 def at_a_kink(monkeypatch):
-    """A model in which one ReLU is near its kink for all tokens alike, as in models that have collapsed."""
+    """A model in which the input of one ReLU is near zero for all tokens, as in collapsed models."""
     monkeypatch.setattr(audited, "_away_from_kinks", lambda model: nullcontext())
     recipe = load("demo", SMALL)
     probe = probe_of_recipe(recipe, tasks.load(recipe))
@@ -29,7 +29,7 @@ def at_a_kink(monkeypatch):
     return probe
 
 
-def test_a_step_across_a_kink_is_no_wrong_gradient(at_a_kink, monkeypatch):
+def test_a_difference_across_a_kink_is_no_wrong_gradient(at_a_kink, monkeypatch):
     assert audit_model(at_a_kink, (audited.gradient,)).findings[0].verdict == "pass"
     monkeypatch.setattr(audited, "STEPS", audited.STEPS[:1])
     assert audit_model(at_a_kink, (audited.gradient,)).findings[0].verdict == "fail"

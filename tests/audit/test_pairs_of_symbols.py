@@ -55,9 +55,9 @@ def test_sides_without_different_trigrams_are_not_distinguished():
 
 @pytest.mark.parametrize("held_out", ["as train", "swapped"])
 @pytest.mark.parametrize("longest_first", [False, True])
-def test_words_to_sort_in_rows_by_length_do_not_look_swapped(held_out: str, longest_first: bool):
-    """Words beside the same words, in one order or the other: of two words, each half of the pairs looks like either
-    side; of ten words, hardly any."""
+def test_sorting_of_words_in_rows_by_length_is_not_taken_for_swapped(held_out: str, longest_first: bool):
+    """Sources and targets contain the same words in different orders. With two words, half of the pairs look like
+    swapped ones; with ten words, hardly any."""
     words = [english(n) for n in range(20)]
     for seed in (9, 14, 16):
         rng = np.random.default_rng(seed)
@@ -70,7 +70,7 @@ def test_words_to_sort_in_rows_by_length_do_not_look_swapped(held_out: str, long
 
 
 @pytest.mark.parametrize("drawn", [_sums, _brackets])
-def test_answers_that_share_no_words_with_their_questions_do_not_look_misaligned(drawn):
+def test_answers_without_words_of_their_questions_are_not_taken_for_misaligned(drawn):
     rng = np.random.default_rng(0)
     with pytest.raises(DoesNotApply):
         misaligned_pairs.check(PairSet({"train": [drawn(rng) for _ in range(2000)]}))

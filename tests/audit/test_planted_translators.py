@@ -259,8 +259,8 @@ def test_scattered_swapped_rows_are_found(share: float, verdict: str, few: int, 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.0, "pass"), (0.2, "warn"), (0.5, "fail")])
 @pytest.mark.parametrize("source", [numbers_en_fr, pig_latin])
-def test_targets_shuffled_among_themselves_are_found(share: float, verdict: str, source):
-    """Between sentences words are associated; between single words, pairs of letters."""
+def test_shuffled_targets_are_found(share: float, verdict: str, source):
+    """In sentences, words of source and target are associated; in single words, pairs of letters are."""
     pairs = source.splits()["train"]
     rng = np.random.default_rng(0)
     some = rng.permutation(len(pairs))[: int(share * len(pairs))].tolist()

@@ -233,7 +233,7 @@ def test_a_terminal_shows_every_head(maps, capsys, monkeypatch):
     assert "█" in out and "<i>run</i>" in out
 
 
-def test_a_terminal_without_colours_tells_less_from_more(capsys, monkeypatch):
+def test_a_terminal_without_colours_distinguishes_less_from_more(capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     names = ("a", "b")
     shown = []

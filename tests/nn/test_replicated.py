@@ -86,7 +86,7 @@ def test_one_replica_equals_torchs_module(case: str, randomised, results):
 # Initial values
 
 
-def test_values_drawn_in_several_threads_are_those_drawn_in_one(seeded, monkeypatch):
+def test_values_drawn_in_several_threads_equal_those_drawn_in_one(seeded, monkeypatch):
     def values() -> list[Tensor]:
         model = seeded(nn.ModuleList([Linear(6, D, OUT), LayerNorm(6, D), Embedding(6, V, D)]), [3, 1, 4, 1, 5, 9])
         return [p.detach() for p in model.parameters()]
