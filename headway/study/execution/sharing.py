@@ -11,12 +11,12 @@ the service's program, or if it does not work here, processes share the GPU with
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from headway.core.environment import own_python
 from headway.core.processors import SHARE, cores
 
 AT_ONCE, CORES_EACH = 4, 4
@@ -73,7 +73,7 @@ def _service(gpu: str) -> Iterator[dict[str, str] | None]:
         own = {SOCKETS: str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
         with _kept({**os.environ, **own, "CUDA_VISIBLE_DEVICES": gpu}) as has_started:
             visible = {**own, "CUDA_VISIBLE_DEVICES": "0"}
-            yield visible if has_started and _answers({**os.environ, **visible}) else None
+            yield visible if has_started and _answers(visible) else None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -101,11 +101,12 @@ def _kept(environment: dict[str, str]) -> Iterator[bool]:
 
 
 def _answers(environment: dict[str, str]) -> bool:
-    """Whether a process with this environment gets a CUDA context."""
+    """Whether a process with these environment variables gets a CUDA context."""
+    python, variables = own_python()
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", _PROBE],
-            env=environment,
+            [*python, "-c", _PROBE],
+            env={**variables, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS,
