@@ -50,17 +50,19 @@ def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]
         draws += [partial(_draw, p[r], value, std, own, prefix + key) for r, own in enumerate(seeds)]
         numbers += p.numel()
     threads = min(MAX_THREADS, torch.get_num_threads()) if numbers >= MANY else 1
-    side_by_side([partial(_draw_all, draws[k::threads]) for k in range(threads)])  # in any order: see `_draw`
+    inference = torch.is_inference_mode_enabled()
+    side_by_side([partial(_draw_all, draws[k::threads], inference) for k in range(threads)])
     for key, module in part.named_modules(prefix=name):
         if isinstance(module, Noisy):
             module.keys.copy_(random.stream_keys(seeds, key))
             module.clock = model.clock
 
 
-@torch.no_grad()  # which is set for each thread
-def _draw_all(draws: Sequence[Callable[[], None]]) -> None:
-    for draw in draws:
-        draw()
+def _draw_all(draws: Sequence[Callable[[], None]], inference: bool) -> None:
+    """In any order, since each has a generator of its own. Both modes of torch are set for each thread."""
+    with torch.inference_mode(inference), torch.no_grad():
+        for draw in draws:
+            draw()
 
 
 def _draw(p: Tensor, value: float, std: float, replica_seed: int, name: str) -> None:

@@ -25,6 +25,17 @@ def gpus_here() -> tuple[str, ...]:
     return tuple(named[:there] if named else map(str, range(there)))
 
 
+def uuids_here() -> dict[str, str]:
+    """The UUIDs of these GPUs, by name, as far as they are known."""
+    import torch
+
+    uuids = {name: name for name in gpus_here() if not name.isdigit()}
+    for k, name in enumerate(gpus_here()):
+        if name.isdigit() and (uuid := getattr(torch.cuda.get_device_properties(k), "uuid", None)) is not None:
+            uuids[name] = f"GPU-{uuid}"
+    return uuids
+
+
 @dataclass(frozen=True)
 class Pool:
     """A pool of processes, each of which trains one run at a time on one thread."""
@@ -71,11 +82,10 @@ class Gpus:
         begun = (by_progress(part, log.folder.runs) for part in populations_for(runs, self.workforce.gpus))
         populations = [part for parts in begun for part in parts]
         busy = self.names[: len(populations)]
-        own = threads(max(1, cores() // len(busy)))
-        with shared_gpus(busy) as environments:
-            side_by_side = any(map(run_side_by_side, environments.values()))
-            log.say(self._words(busy, len(runs), len(populations), side_by_side))
-            slots = [WorkerSlot(f"GPU {name}", {**own, **environments[name]}) for name in busy]
+        each = threads(cores() // len(busy))
+        with shared_gpus(busy, uuids_here()) as environments:
+            log.say(self._words(busy, len(runs), len(populations), run_side_by_side(environments)))
+            slots = [WorkerSlot(f"GPU {name}", {**each, **environments[name]}) for name in busy]
             return dispatch(slots, populations, log)
 
     def _words(self, busy: Sequence[str], runs: int, populations: int, side_by_side: bool) -> str:

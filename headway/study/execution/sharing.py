@@ -9,10 +9,13 @@ the service's program, or if it does not work here, processes share the GPU with
 """
 
 import os
+import re
+import selectors
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -23,19 +26,27 @@ AT_ONCE, CORES_EACH = 4, 4
 """The default number of processes that share a GPU, and the cores that each of them should have. Scoring and auditing a
 small model take as long as training it, or longer, mostly on the CPU. With more than four processes, most would wait
 for the GPU."""
-SERVICE, SOCKETS = "nvidia-cuda-mps-control", "CUDA_MPS_PIPE_DIRECTORY"
+PROGRAM, SOCKETS = "nvidia-cuda-mps-control", "CUDA_MPS_PIPE_DIRECTORY"
+EVERYBODYS = Path("/tmp/nvidia-mps/control")
+"""Where a service of the whole machine listens, which all processes use unless told otherwise."""
 SECONDS = 20
 """How long to wait for the service to start, to answer, and to stop."""
-LONGEST_SOCKET_FOLDER = 80
-"""The path of a Unix socket has at most 107 characters, of which the service uses some for its file names."""
+LONGEST_FOLDER = 80
+"""In bytes: the path of a Unix socket may have 107, of which the service needs some for its file names."""
 
-_KEEPER = f"{SERVICE} -d && echo started && read -r forever; echo quit | {SERVICE}"
+_KEEPER = f"""
+trap '' PIPE  # its reader may be gone
+{PROGRAM} -d > /dev/null && echo started && read -r forever
+echo quit | {PROGRAM} > /dev/null
+rm -rf "${SOCKETS}"
+"""
 """Starts the service, and stops it when its input closes: also when the study's process was killed."""
 _PROBE = """
 import ctypes, sys
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
 sys.exit(cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
 """
+"""Creates a CUDA context."""
 
 
 def most_processes(gpus: int = 1) -> int:
@@ -44,46 +55,47 @@ def most_processes(gpus: int = 1) -> int:
 
 
 @contextmanager
-def shared_gpus(names: Sequence[str]) -> Iterator[dict[str, dict[str, str]]]:
+def shared_gpus(names: Sequence[str], uuids: Mapping[str, str]) -> Iterator[dict[str, dict[str, str]]]:
     """By GPU, the environment variables of the processes that use it; a GPU is shared if it is named more than once.
-    Names are those of CUDA_VISIBLE_DEVICES."""
+    Names are those of CUDA_VISIBLE_DEVICES. Only a GPU whose UUID is known gets a service: a process that does not
+    reach the service goes on without it, and must then still be on the same GPU."""
     with ExitStack() as services:
         environments: dict[str, dict[str, str]] = {}
         for name in dict.fromkeys(names):
-            processes, served = names.count(name), None
-            if processes > 1 and SOCKETS not in os.environ:  # otherwise somebody else's service is in use already
-                served = services.enter_context(_service(name))
-            environments[name] = {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / processes), **(served or {})}
+            environments[name] = {"CUDA_VISIBLE_DEVICES": name, SHARE: str(1 / names.count(name))}
+            if names.count(name) > 1 and name in uuids and (folder := _folder()) is not None:
+                served = {"CUDA_VISIBLE_DEVICES": uuids[name], SOCKETS: str(folder)}
+                if services.enter_context(_service(served)):
+                    environments[name] |= served
         yield environments
 
 
-def run_side_by_side(environment: dict[str, str]) -> bool:
-    """Whether kernels of processes with this environment run at the same time."""
-    return SOCKETS in environment or SOCKETS in os.environ
+def run_side_by_side(environments: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether the kernels of all processes that share a GPU run at the same time."""
+    shared = [one for one in environments.values() if float(one[SHARE]) < 1]
+    return bool(shared) and all(SOCKETS in one for one in shared)
 
 
-@contextmanager
-def _service(gpu: str) -> Iterator[dict[str, str] | None]:
-    """A service for this GPU alone, which its processes see as device 0; None if it does not work here."""
-    folder = Path(tempfile.mkdtemp(prefix="headway-mps-"))
+def _folder() -> Path | None:
+    """A folder for a service's sockets; None if there can be no service, or if somebody else's is in use already."""
+    if SOCKETS in os.environ or EVERYBODYS.exists() or shutil.which(PROGRAM) is None:
+        return None
     try:
-        if shutil.which(SERVICE) is None or len(str(folder)) > LONGEST_SOCKET_FOLDER:
-            yield None
-            return
-        own = {SOCKETS: str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
-        with _kept({**os.environ, **own, "CUDA_VISIBLE_DEVICES": gpu}) as has_started:
-            visible = {**own, "CUDA_VISIBLE_DEVICES": "0"}
-            yield visible if has_started and _answers(visible) else None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix="headway-mps-"))
+    except OSError:
+        return None
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        folder.rmdir()
+        return None
+    return folder
 
 
 @contextmanager
-def _kept(environment: dict[str, str]) -> Iterator[bool]:
-    """Keep a service running inside this block; yields whether it started."""
+def _service(environment: Mapping[str, str]) -> Iterator[bool]:
+    """Keep a service running inside this block, for processes with these variables; yields whether it works."""
     keeper = subprocess.Popen(
         ["sh", "-c", _KEEPER],
-        env=environment,
+        env={**os.environ, **environment, "CUDA_MPS_LOG_DIRECTORY": environment[SOCKETS]},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -91,26 +103,37 @@ def _kept(environment: dict[str, str]) -> Iterator[bool]:
     )
     assert keeper.stdin is not None and keeper.stdout is not None
     try:
-        yield keeper.stdout.readline() == b"started\n"
+        yield _has_started(keeper) and _serves(environment)
     finally:
         with suppress(OSError):
             keeper.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             keeper.wait(SECONDS)
+        except subprocess.TimeoutExpired:  # it hangs
+            os.killpg(keeper.pid, signal.SIGKILL)
+            keeper.wait()
         keeper.stdout.close()
+        shutil.rmtree(environment[SOCKETS], ignore_errors=True)
 
 
-def _answers(environment: dict[str, str]) -> bool:
-    """Whether a process with these environment variables gets a CUDA context."""
+def _has_started(keeper: subprocess.Popen[bytes]) -> bool:
+    assert keeper.stdout is not None
+    with selectors.DefaultSelector() as output:
+        output.register(keeper.stdout, selectors.EVENT_READ)
+        if not output.select(SECONDS):
+            os.killpg(keeper.pid, signal.SIGKILL)
+            return False
+    return keeper.stdout.readline() == b"started\n"
+
+
+def _serves(environment: Mapping[str, str]) -> bool:
+    """Whether a process with these variables gets a CUDA context, and by the service: it then has a server."""
     python, variables = own_python()
+    asked = {"env": {**variables, **environment}, "timeout": SECONDS, "capture_output": True}
     try:
-        asked = subprocess.run(
-            [*python, "-c", _PROBE],
-            env={**variables, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SECONDS,
-        )
+        if subprocess.run([*python, "-c", _PROBE], stdin=subprocess.DEVNULL, **asked).returncode:
+            return False
+        servers = subprocess.run([PROGRAM], input=b"get_server_list\n", **asked).stdout
+        return re.search(rb"\d", servers) is not None  # its process id
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return asked.returncode == 0

@@ -27,6 +27,7 @@ from typing import Any, TextIO
 from headway.core.errors import UserError
 from headway.core.events import Began, Event, Listener, Stepped, Warned
 from headway.core.plugins import load_text, reason_of
+from headway.core.reading import opened_to_append
 from headway.core.status import State, Status
 
 SECONDS_BETWEEN_ANSWERS = 0.5
@@ -87,12 +88,15 @@ def what_failed(error: Exception) -> dict[str, Any]:
 
 
 def set_up(first: dict[str, Any]) -> None:
-    """Take over the environment of the slot, and write further messages to the study's log."""
+    """Take over the environment of the slot, and write further messages to the study's log. torch is told its number of
+    threads, since a spare worker has imported it with another one."""
+    import torch
+
     os.environ |= first["environment"]
-    log = os.open(first["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    os.dup2(log, 2)
-    os.dup2(log, 1)  # other output must not be mistaken for an answer
-    os.close(log)
+    with opened_to_append(Path(first["log"])) as log:
+        os.dup2(log.fileno(), 2)
+        os.dup2(log.fileno(), 1)  # other output must not be mistaken for an answer
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
 
 
 def main() -> None:
@@ -111,14 +115,11 @@ def main() -> None:
     answers = Answers(out)
     # Imported now because a spare worker has to wait for its orders anyway. CUDA must not be initialised yet:
     # which GPU to use is not known before the first order.
-    import torch
-
     from headway.experiment.audit import one_close_look_each
     from headway.experiment.population import train_in_turns  # noqa: F401
     from headway.study.results.measuring import measure  # noqa: F401
 
     set_up(orders.get())
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     with one_close_look_each():
         while True:
             order = orders.get()

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,8 @@ DRIVER = Path("/dev/nvidiactl")
 
 
 def threads(number: int) -> dict[str, str]:
-    """The environment of a process that computes with this many threads."""
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(number))
+    """The environment of a process that computes with this many threads, at least one."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(max(1, number)))
 
 
 @dataclass
@@ -113,7 +113,8 @@ def _close(process: subprocess.Popen[bytes]) -> None:
     """Close its input, at which it exits."""
     for stream in (process.stdin, process.stdout):
         assert stream is not None
-        stream.close()
+        with suppress(BrokenPipeError):  # it is gone, and did not read everything
+            stream.close()
     process.wait()
 
 
@@ -123,14 +124,17 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def spare_workers(on: str | None, workers: int | None) -> Iterator[None]:
     """Inside this block, workers for a study on a GPU are being started, as far as can be told before it is read: `on`
-    and `workers` are the options of `headway study run`. Those that are left at the end are closed."""
+    and `workers` are the options of `headway study run`. Those that are left at the end are dismissed."""
     number = min(workers or most_processes(), most_processes())
     if on not in (None, "gpus") or number < 2 or not DRIVER.exists():
         yield
         return
-    waiting = [_started(threads(cores() // number), subprocess.DEVNULL) for _ in range(number)]
+    waiting: list[subprocess.Popen[bytes]] = []
     before = _spares.set(waiting)
     try:
+        with suppress(OSError):  # the machine may have no room for more processes
+            for _ in range(number):
+                waiting.append(_started(threads(cores() // number), subprocess.DEVNULL))
         yield
     finally:
         dismiss_spares()
@@ -138,8 +142,11 @@ def spare_workers(on: str | None, workers: int | None) -> Iterator[None]:
 
 
 def dismiss_spares() -> None:
-    """Close the spare workers that are left."""
-    waiting = _spares.get()
+    """End the spare workers that are left. They are killed, because closing their input would only be noticed when they
+    have imported torch; they have done nothing yet."""
+    waiting = _spares.get() or []
+    for process in waiting:
+        process.kill()
     while waiting:
         _close(waiting.pop())
 
