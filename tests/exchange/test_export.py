@@ -170,7 +170,7 @@ def test_a_classifier_leaves_as_the_bert_it_came_as(encoder_folder, reviews, tmp
 
 
 def test_a_classifier_that_is_no_bert_says_why(workshop, tmp_path):
-    from headway.formats.bert import why_not
+    from headway.formats.bert_config import why_not
     from headway.models.classifier import ClassifierSpec
 
     assert {"model.norm.placement", "model.norm.of_embeddings"} <= {misfit.key for misfit in why_not(ClassifierSpec())}

@@ -8,7 +8,7 @@ from folders_of_others import ENCODERS, PIECES, recipe, started
 from tiny import cache_in
 
 from headway.core.errors import UserError
-from headway.formats import bert
+from headway.formats import bert, bert_config
 from headway.formats.lender import borrowed, read_tokenizer
 from headway.recipe.recipe import from_tree
 
@@ -61,7 +61,7 @@ def test_weights_leave_as_they_came(encoder_folder, family):
         begin = first if name == places else 0
         assert torch.equal(back.pop(name)[begin:], tensor[begin:])
     assert not back
-    config, own = bert.config_of(spec, len(PIECES), 0, family), theirs.config.to_dict()
+    config, own = bert_config.config_of(spec, len(PIECES), 0, family), theirs.config.to_dict()
     assert {key: own[key] for key in config if key not in ("architectures", "dtype")}.items() <= config.items()
 
 
