@@ -22,7 +22,7 @@ from headway import __version__
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import write_folder_whole
 from headway.core.format import number
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.formats import bert, bert_config, gpt2, marian, marian_config, marian_tokenizers, tokenizer
 from headway.formats.misfit import Misfit
 from headway.models.classifier import ClassifierSpec

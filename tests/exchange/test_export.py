@@ -11,7 +11,7 @@ from headway.core.errors import UserError
 from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import sample_text
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.formats.gpt2 import why_not
 from headway.tasks.abilities import Draw
 
@@ -141,7 +141,8 @@ def test_a_classifier_leaves_as_the_bert_it_came_as(encoder_folder, reviews, tmp
     import torch
     from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-    from headway.experiment.train import load_model, train
+    from headway.experiment.load import load_model
+    from headway.experiment.train import train
     from headway.recipe.recipe import from_tree
 
     folder, _ = encoder_folder()

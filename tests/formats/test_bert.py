@@ -200,7 +200,8 @@ def test_a_whole_recipe_that_contradicts_is_refused_before_training(encoder_fold
 
 def test_it_trains_and_is_a_run_like_any_other(encoder_folder, reviews, tmp_path, workshop):
     from headway.experiment.evaluate import classify_text
-    from headway.experiment.train import load_model, train
+    from headway.experiment.load import load_model
+    from headway.experiment.train import train
     from headway.run.folder import open_run
 
     folder, theirs = encoder_folder(initializer_range=0.02)

@@ -17,7 +17,8 @@ from headway.data.sentencepiece import SentencePieceTokenizer, parsed
 from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import score_splits_again, translate_texts
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.formats import marian_config
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import open_run

@@ -109,7 +109,8 @@ def tried(folder, reviews, *changes):
 
 
 def test_a_training_can_be_repeated_dropout_and_all(encoder_folder, reviews, tmp_path, workshop):
-    from headway.experiment.train import load_model, train
+    from headway.experiment.load import load_model
+    from headway.experiment.train import train
 
     folder, theirs = encoder_folder("small-electra")
     with cache_in(workshop.cache):
