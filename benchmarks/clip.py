@@ -23,8 +23,9 @@ from scipy import stats
 from headway import tasks
 from headway.cases.library import D8
 from headway.data.embedded import scenes
+from headway.experiment.load import load_model
 from headway.experiment.testbeds import without_audits
-from headway.experiment.train import load_model, train
+from headway.experiment.train import train
 from headway.recipe.recipe import load
 from headway.run.folder import Run
 

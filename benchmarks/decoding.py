@@ -18,7 +18,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from benchmarks.interleave import take_turns
-from headway.formats import marian
+from headway.formats import marian, marian_config
 from headway.models.encoder_decoder import EncoderDecoder
 from headway.recipe.recipe import from_tree
 from headway.scoring.decoding import Beam, DecodingSpec, Greedy
@@ -64,9 +64,9 @@ SHAPE = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": 4 * WIDTH}
 def ours(model: MarianMTModel) -> tuple[EncoderDecoder, marian.Numbering]:
     """Headway's model with the same weights."""
     config = model.config.to_dict()
-    numbers = marian.numbering(config)
-    tree, _ = marian.model_tree(config, numbers, biased=True)
-    spec = marian.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark").model)
+    numbers = marian_config.numbering(config)
+    tree, _ = marian_config.model_tree(config, numbers, biased=True)
+    spec = marian_config.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark").model)
     made = spec.build(VOCABULARY, VOCABULARY)
     load_weights(made, 0, marian.from_marian(dict(model.state_dict()), spec, numbers))
     return made.eval(), numbers

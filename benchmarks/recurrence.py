@@ -25,8 +25,9 @@ from benchmarks.interleave import ratio, take_turns
 from headway.data.running.batches import Contiguous
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.block import NoFeedForward, NoNorm
+from headway.nn.mingru import MinGruSpec
 from headway.nn.positions import NoPositions
-from headway.nn.recurrence import GruSpec, LstmSpec, MinGruSpec, RecurrenceSpec, RnnSpec
+from headway.nn.recurrence import GruSpec, LstmSpec, RecurrenceSpec, RnnSpec
 from headway.nn.replicated import Clock
 from headway.nn.trainable import Trainable
 from headway.training.carried import CarriedState

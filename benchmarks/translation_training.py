@@ -26,7 +26,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from headway.data.pairs.batches import Buckets, BucketSampler
 from headway.data.pairs.dataset import PairedTexts, Side
-from headway.formats import marian
+from headway.formats import marian, marian_config
 from headway.models.encoder_decoder import EncoderDecoder
 from headway.recipe.recipe import from_tree
 from headway.training.population import load_weights
@@ -92,9 +92,9 @@ def marian_of(shape: Shape, dropout: float) -> MarianMTModel:
 def headway_of(model: MarianMTModel, replicas: int, device: str) -> EncoderDecoder:
     """Headway's model with the same weights in every replica."""
     config = model.config.to_dict()
-    numbers = marian.numbering(config)
-    tree, _ = marian.model_tree(config, numbers, biased=False)
-    spec = marian.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark").model)
+    numbers = marian_config.numbering(config)
+    tree, _ = marian_config.model_tree(config, numbers, biased=False)
+    spec = marian_config.written(from_tree({"model": tree, "data": {"kind": "pairs"}}, "benchmark").model)
     size = config["vocab_size"]
     made = spec.build(size, size, list(range(replicas)), device)
     weights = marian.from_marian({name: tensor.cpu() for name, tensor in model.state_dict().items()}, spec, numbers)

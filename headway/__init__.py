@@ -16,7 +16,7 @@ _HOMES = {
     "Recipe": "headway.recipe.recipe",
     "load_recipe": "headway.recipe.recipe:load",
     "train": "headway.experiment.train",
-    "load_model": "headway.experiment.train",
+    "load_model": "headway.experiment.load",
     "Run": "headway.run.folder",
     "open_run": "headway.run.folder",
     "load_plugin": "headway.core.plugins",
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from headway.core.errors import UserError
     from headway.core.plugins import load_plugin
     from headway.experiment.inspect import look_at
-    from headway.experiment.train import load_model, train
+    from headway.experiment.load import load_model
+    from headway.experiment.train import train
     from headway.nn.taps import intervene, watch
     from headway.recipe.recipe import Recipe
     from headway.recipe.recipe import load as load_recipe

@@ -15,7 +15,8 @@ from shapes import check_shapes_of
 LOOKING = [f"headway.look.{module}" for module in ("head_statistics", "reading", "maps", "gradients")]
 check_shapes_of(
     [
-        *("headway.nn", "headway.models", "headway.scoring", "headway.core.random", "headway.training.optimizers"),
+        *("headway.nn", "headway.models", "headway.scoring", "headway.core.random"),
+        *("headway.training.optimizers", "headway.training.adam"),
         *("headway.solve.geometry", "headway.solve.construction", "headway.solve.kronecker", *LOOKING),
     ]
 )

@@ -68,7 +68,7 @@ Which = Annotated[str, typer.Option("--checkpoint", help="auto, best, last, or a
 
 def use_plugins(files: Sequence[str] | None, trust: bool = False) -> None:
     """Load the plugins given by `--with`, and those that `--trust` allows, before anything is read."""
-    from headway.core.plugins import use
+    from headway.recipe.plugins import use
 
     use(files or [], trust)
 

@@ -22,8 +22,8 @@ from headway import __version__
 from headway.core.errors import UserError, did_you_mean
 from headway.core.files import write_folder_whole
 from headway.core.format import number
-from headway.experiment.train import load_model
-from headway.formats import bert, gpt2, marian, marian_tokenizers, tokenizer
+from headway.experiment.load import load_model
+from headway.formats import bert, bert_config, gpt2, marian, marian_config, marian_tokenizers, tokenizer
 from headway.formats.misfit import Misfit
 from headway.models.classifier import ClassifierSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec
@@ -124,12 +124,12 @@ def _as_gpt2(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
 
 
 def _as_marian(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
-    spec, both = marian.written(run.recipe.model), tokenizers_of(run)
+    spec, both = marian_config.written(run.recipe.model), tokenizers_of(run)
     numbers = marian_tokenizers.numbering(*both)
     return {
         "model.safetensors": _saved(marian.to_marian(weights, spec, numbers)),
-        "config.json": _json(marian.config_of(spec, numbers)),
-        marian_tokenizers.GENERATION: _json(marian.generation_of(spec, numbers, run.recipe.scoring.decoding)),
+        "config.json": _json(marian_config.config_of(spec, numbers)),
+        marian_tokenizers.GENERATION: _json(marian_config.generation_of(spec, numbers, run.recipe.scoring.decoding)),
         **marian_tokenizers.files_of(*both, spec.begin, spec.context),
     }
 
@@ -138,7 +138,7 @@ def _as_bert(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     spec, marks = run.recipe.model, run.tokenizer.marks
     assert marks is not None and isinstance(spec, MaskedLanguageModelSpec)
     library = tokenizer.with_template(run.tokenizer)
-    config = bert.config_of(spec, run.tokenizer.size, marks.pad, "bert")
+    config = bert_config.config_of(spec, run.tokenizer.size, marks.pad, "bert")
     return {
         "model.safetensors": _saved(bert.to_masked_bert(weights, spec, marks.pad)),
         "config.json": _json({**config, "architectures": ["BertForMaskedLM"], "tie_word_embeddings": True}),
@@ -149,7 +149,7 @@ def _as_bert(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
 
 def _why_no_bert(model: Any) -> list[Misfit]:
     if isinstance(model, MaskedLanguageModelSpec):
-        return bert.why_not(model)
+        return bert_config.why_not(model)
     other = "; --to bert-encoder writes its encoder" if isinstance(model, ClassifierSpec) else ""
     why = f"a BERT that predicts masked tokens is a masked-language-model, not a {model.kind}{other}"
     return [Misfit("model.kind", why)]
@@ -159,7 +159,7 @@ def _as_encoder(run: Run, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     spec, marks = run.recipe.model, run.tokenizer.marks
     assert isinstance(spec, ClassifierSpec)
     padding = max(0, marks.pad) if marks is not None else 0
-    config = bert.config_of(spec, run.tokenizer.size, padding, "bert")
+    config = bert_config.config_of(spec, run.tokenizer.size, padding, "bert")
     tensors = bert.to_bert(weights, spec, padding, "bert")
     if _is_whole(spec):
         tensors = {f"{bert.FAMILIES['bert'].prefix}{name}": tensor for name, tensor in tensors.items()}
@@ -196,14 +196,16 @@ def _why_no_encoder(model: Any) -> list[Misfit]:
         return [Misfit("model.kind", f"only a classifier's encoder can be written by itself, not a {model.kind}")]
     if model.body is not None:
         return [Misfit("model.body", f"this encoder is a '{model.body.config.get('model_type')}', not a BERT")]
-    return bert.why_not(model)
+    return bert_config.why_not(model)
 
 
 FORMATS = {
     "bert-encoder": Format(_why_no_encoder, _as_encoder, "BERT", "AutoModel and AutoTokenizer", "feature-extraction"),
     "bert": Format(_why_no_bert, _as_bert, "BERT", "AutoModelForMaskedLM and AutoTokenizer", "fill-mask"),
     "gpt2": Format(gpt2.why_not, _as_gpt2, "GPT-2", "AutoModelForCausalLM and AutoTokenizer", "text-generation"),
-    "marian": Format(marian.why_not, _as_marian, "Marian", "AutoModelForSeq2SeqLM and AutoTokenizer", "translation"),
+    "marian": Format(
+        marian_config.why_not, _as_marian, "Marian", "AutoModelForSeq2SeqLM and AutoTokenizer", "translation"
+    ),
 }
 
 

@@ -19,7 +19,19 @@ from headway.core.files import check_names
 from headway.core.status import State, Status
 from headway.data.library import adopted
 from headway.data.tokenizers import Tokenizer
-from headway.formats import bert, foreign, gguf, gpt2, lender, llama, marian, marian_tokenizers, packages
+from headway.formats import (
+    bert,
+    bert_config,
+    foreign,
+    gguf,
+    gpt2,
+    lender,
+    llama,
+    marian,
+    marian_config,
+    marian_tokenizers,
+    packages,
+)
 from headway.formats import tokenizer as vocabulary
 from headway.formats.hub import fetch_model
 from headway.formats.packages import PACKAGES
@@ -207,7 +219,7 @@ def _read_bert(folder: Path, config: dict[str, Any], home: Path, changes: Sequen
     head = {f"head.output.{kind}": tensors.get(f"classifier.{kind}") for kind in ("weight", "bias")}
     is_whole = all(tensor is not None for tensor in head.values()) and any("pooler.dense" in name for name in tensors)
     classes = [names.get(k, str(k)) for k in range(len(head["head.output.bias"]))] if is_whole else ["0", "1"]  # pyright: ignore
-    settled = bert.model_tree(config, tokenizer.number("separator"))
+    settled = bert_config.model_tree(config, tokenizer.number("separator"))
     check_shape(settled, config["vocab_size"], folder, stored_in(folder))
     parts = {"pooling": "pooler", "head": {"kind": "linear"}} if is_whole else {}
     given = {"kind": "given", "path": str(home / "tokenizer.json")}
@@ -235,17 +247,17 @@ def _rows(folder: Path, config: Mapping[str, Any]) -> int:
 
 
 def _read_marian(folder: Path, config: dict[str, Any], home: Path, changes: Sequence[str]) -> ConvertedModel:
-    numbers = marian.numbering(config)
+    numbers = marian_config.numbering(config)
     tensors = read_weights(folder, "AutoModelForSeq2SeqLM")
     biased = marian.BIAS in tensors and bool(tensors[marian.BIAS].any())
-    model_tree, notes = marian.model_tree(config, numbers, biased)
+    model_tree, notes = marian_config.model_tree(config, numbers, biased)
     generation = folder / marian_tokenizers.GENERATION
-    decoding = marian.decoding_tree(config, read_json(generation) if generation.exists() else {})
+    decoding = marian_config.decoding_tree(config, read_json(generation) if generation.exists() else {})
     tokenizers, more = marian_tokenizers.read(folder, numbers)
     given = {name.removesuffix(".json"): {"kind": "given", "path": str(home / name)} for name in tokenizers}
     tree = {"model": model_tree, "data": {"kind": "pairs", **given}, "scoring": {"decoding": decoding}}
     recipe = from_tree(tree, str(folder / "config.json"), overrides=changes)
-    weights = marian.from_marian(tensors, marian.written(recipe.model), numbers)
+    weights = marian.from_marian(tensors, marian_config.written(recipe.model), numbers)
     return ConvertedModel(recipe, weights, tokenizers, numbers.target, [*notes, *_precision_notes(tensors), *more])
 
 

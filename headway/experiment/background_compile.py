@@ -25,6 +25,7 @@ from headway import __version__
 from headway.core import plugins
 from headway.core.environment import own_python
 from headway.nn.trainable import Trainable
+from headway.recipe.plugins import texts_for
 from headway.recipe.recipe import Recipe
 from headway.training.auto_compile import CompileJob, Compiler, InBackground, InPlace
 from headway.training.setting import Setting
@@ -58,7 +59,7 @@ def start_compiling(recipes: Sequence[Recipe], way: str) -> CompileJob:
 
 
 def order_for(recipes: Sequence[Recipe], way: str) -> bytes:
-    told = {"recipes": [one.model_dump(mode="json") for one in recipes], "plugins": plugins.texts_for(recipes[0])}
+    told = {"recipes": [one.model_dump(mode="json") for one in recipes], "plugins": texts_for(recipes[0])}
     return json.dumps({**told, "way": way, "training": os.getpid()}).encode()
 
 

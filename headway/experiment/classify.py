@@ -19,8 +19,9 @@ from headway.core.errors import UserError
 from headway.data.labelled.tables import joined
 from headway.data.marks import BETWEEN
 from headway.data.running.sources import decoded, read_text
-from headway.data.tables import JSON_LINES, GivenTable, Line, TableFormat, read_table
-from headway.experiment.train import load_model
+from headway.data.table_formats import JSON_LINES, Line, TableFormat
+from headway.data.tables import GivenTable, read_table
+from headway.experiment.load import load_model
 from headway.run.folder import Run
 from headway.tasks.abilities import ClassifiedTexts, Classifies, GivenFile
 

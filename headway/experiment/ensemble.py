@@ -12,8 +12,8 @@ import torch
 
 from headway import tasks
 from headway.core.errors import UserError
+from headway.experiment.load import check_usable
 from headway.experiment.same_tokens import check_same_tokens, naming_in_errors
-from headway.experiment.train import check_usable
 from headway.run.folder import Run
 from headway.scoring.ensemble import Gain
 from headway.scoring.score import Score

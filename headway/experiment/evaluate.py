@@ -13,7 +13,7 @@ from headway.core.errors import UserError
 from headway.core.plugins import reason_of
 from headway.experiment.audit import audit_run
 from headway.experiment.ensemble import check_together
-from headway.experiment.train import load_usable
+from headway.experiment.load import load_usable
 from headway.run.folder import Run
 from headway.scoring.accuracy import Predictions
 from headway.scoring.decoding import DecodingSpec

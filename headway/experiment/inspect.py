@@ -7,7 +7,7 @@ from typing import Any
 from headway import tasks
 from headway.core.errors import UserError, did_you_mean
 from headway.draw.picture import Grid, Picture
-from headway.experiment.train import load_usable
+from headway.experiment.load import load_usable
 from headway.look.comparison import MapComparison
 from headway.look.flow_page import FlowOfArm, FlowPage
 from headway.look.gradient_flow import GradientFlow, gradient_flow

@@ -10,8 +10,8 @@ from headway.draw.chart_page import Chart, ChartPage
 from headway.draw.charts import Curve
 from headway.draw.picture import PictureTable
 from headway.experiment.inspect import alike
+from headway.experiment.load import load_usable
 from headway.experiment.same_tokens import check_same_tokens, naming_in_errors
-from headway.experiment.train import load_usable
 from headway.run.folder import Run
 from headway.scoring.length import TOKENS, LengthScore, check_lengths, score_lengths
 from headway.tasks.abilities import ReadsSegments

@@ -13,7 +13,7 @@ from headway.core.reading import read_bytes
 from headway.data.images.pictures import is_picture, open_image
 from headway.data.running.sources import read_text
 from headway.draw.picture import Picture
-from headway.experiment.train import load_usable
+from headway.experiment.load import load_usable
 from headway.run.folder import Run, open_run, run_names
 from headway.scoring.pictures.borrowed_matcher import open_borrowed
 from headway.scoring.pictures.matching import Matcher, Shown

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headway.core.errors import UserError
-from headway.core.plugins import changed_since, used_by
 from headway.core.yaml import flat, what_changed
 from headway.models.start import Drawn
+from headway.recipe.plugins import changed_since, used_by
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, open_run
 from headway.run.record import read_status

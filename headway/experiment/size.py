@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.reading import memory_of_machine
 from headway.core.spec import Spec
+from headway.recipe import plugins
 from headway.recipe.recipe import Recipe
 from headway.tasks.task import Task
 

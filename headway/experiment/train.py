@@ -38,7 +38,7 @@ from headway.training.auto_compile import AutoCompile
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop, ReplicaState
 from headway.training.parallel import check_rows
-from headway.training.population import Population, load_weights
+from headway.training.population import Population
 from headway.training.processes import Processes, started
 from headway.training.update import Sampler, SamplerOfShapes
 
@@ -294,32 +294,6 @@ def _load_task(recipe: Recipe, processes: Processes, known_as: str | None) -> Ta
     assert task is not None
     processes.check_same("recipe and text", f"{recipe.hash} {task.data.identity}")
     return task
-
-
-def load_model(run: Run, which: str = "auto", device: str | None = None) -> tuple[Any, Checkpoint]:
-    """The trained model of a run, as a population of one, and its checkpoint."""
-    saved = run.checkpoint(which)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model = tasks.of(run.recipe).rebuild(run, device)
-    load_weights(model, 0, saved.weights)
-    model.eval()
-    return model, saved
-
-
-def load_usable(run: Run, which: str = "auto") -> tuple[Any, Checkpoint]:
-    """Load a model for evaluation. Refuses the weights of a diverged training."""
-    model, saved = load_model(run, which)
-    check_usable(run, saved)
-    return model, saved
-
-
-def check_usable(run: Run, saved: Checkpoint) -> None:
-    """Refuse the weights of a diverged training."""
-    status = run.status
-    if status.is_diverged and saved.step >= (status.step or 0):
-        other = "; --checkpoint best has the best weights before that" if run.has_best else ""
-        remedy = "train it again with a lower training.optimizer.learning_rate or a longer warm-up"
-        raise UserError(f"{run.name} {status}: its weights cannot be used; {remedy}{other}")
 
 
 def counts_of(model: Trainable) -> dict[str, int]:

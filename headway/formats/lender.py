@@ -14,7 +14,7 @@ import tokenizers
 from headway.core.errors import UserError
 from headway.core.reading import read_text
 from headway.data.borrowed import BorrowedTokenizer, word_piece
-from headway.formats import bert, foreign
+from headway.formats import bert, bert_config, foreign
 from headway.formats.own_run import OwnRun, is_run
 from headway.formats.packages import located
 from headway.formats.weights import (
@@ -48,7 +48,7 @@ class Borrowed:
     @property
     def is_of_our_shape(self) -> bool:
         """Whether Headway's own encoder can represent it; otherwise it runs in transformers."""
-        return self.config.get("model_type") in bert.FAMILIES and bert.is_ours(self.config)
+        return self.config.get("model_type") in bert.FAMILIES and bert_config.is_ours(self.config)
 
     @property
     def vocabulary(self) -> int:
@@ -68,7 +68,7 @@ class Borrowed:
             raise UserError(f"{self.folder / 'config.json'} does not say what kind of model it is (model_type)")
         separator, stored = self.tokenizer.number("separator"), check_stored(self.folder, self.config)
         try:
-            tree = (bert.model_tree if self.is_of_our_shape else foreign.encoder_tree)(self.config, separator)
+            tree = (bert_config.model_tree if self.is_of_our_shape else foreign.encoder_tree)(self.config, separator)
             check_shape(tree, self.vocabulary, self.folder, stored)
             if not self.is_of_our_shape:
                 foreign.check_size(self.config, ENCODER, self.folder, stored)

@@ -29,6 +29,7 @@ from headway.nn.block import Block, FeedForwardSpec, Gelu, Layer, NormSpec
 from headway.nn.context import Context
 from headway.nn.dropout import Noise, NoiseSpec, WordDropout
 from headway.nn.masks import BranchMask, Everything, Mask, Padding
+from headway.nn.mingru import MinGruSpec  # noqa: F401 (importing it registers the kind that recipes name)
 from headway.nn.mixer import Mixer, Mixers, MixerSpec
 from headway.nn.positions import Learned, Positions, PositionSpec
 from headway.nn.recurrence import RecurrenceSpec  # noqa: F401 (importing it registers the kinds that recipes name)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.yaml import read_tree
+from headway.recipe import plugins
 from headway.recipe.library import packaged, read_text
 
 Key = tuple[str, ...]

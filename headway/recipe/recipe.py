@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.spec import Problem, Spec, as_ever
 from headway.core.validation import ImpossibleError, validated, variants
@@ -30,6 +29,7 @@ from headway.models.language_model import LanguageModelSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec  # noqa: F401
 from headway.models.spec import ModelSpec
 from headway.models.start import StartSpec
+from headway.recipe import plugins
 from headway.recipe.extends import written
 from headway.recipe.trained import TrainedFirst  # noqa: F401 (registers a kind that only recipes name)
 from headway.scoring.reading import Reading

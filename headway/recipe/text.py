@@ -4,9 +4,9 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 
-from headway.core.plugins import used_by
 from headway.core.spec import Spec, documentation
 from headway.core.yaml import write_value
+from headway.recipe.plugins import used_by
 from headway.recipe.recipe import Recipe
 
 WIDTH = 118

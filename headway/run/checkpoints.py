@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headway.core import plugins
 from headway.core.errors import UserError
 from headway.core.files import naming, remove_folder_whole, settle, write_whole
 from headway.core.reading import DAMAGED, check_own, opened, opened_to_append, read_bytes
 from headway.core.seal import MOST_LINES, SealedLength, read_sealed_lines, unseal_lines
 from headway.core.yaml import read_tree
+from headway.recipe import plugins
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.record import RunRecord
 from headway.training import checkpoint as checkpoints

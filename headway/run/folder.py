@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from headway import __version__
-from headway.core import plugins
 from headway.core.environment import environment
 from headway.core.errors import UserError, did_you_mean
 from headway.core.events import FILE as EVENTS
@@ -34,6 +33,7 @@ from headway.core.reading import DAMAGED, UnreadableError, check_own
 from headway.core.seal import REMEDIES, is_sealed, read_sealed_text, rewriting, seal_lines, seal_new
 from headway.core.status import State, Status
 from headway.data.tokenizers import Tokenizer
+from headway.recipe import plugins
 from headway.recipe.recipe import Recipe
 from headway.recipe.text import annotated
 from headway.run.checkpoints import METRICS, CheckpointedRun, recipe_of

@@ -22,12 +22,12 @@ from typing import Any
 
 from headway.core.errors import UserError
 from headway.core.files import as_json, check_names, clean_up, locked, naming, write_json
-from headway.core.plugins import FOLDER, changed_since, concerning, used_by, write_into
 from headway.core.reading import DAMAGED, UnreadableError, check_own, opened_to_append, read_text
 from headway.core.reading import read_json as read_unsealed_json
 from headway.core.seal import read_sealed, read_sealed_json, rewriting
 from headway.core.status import State, Status
 from headway.core.yaml import flat, what_changed, write_tree
+from headway.recipe.plugins import FOLDER, changed_since, concerning, used_by, write_into
 from headway.run.record import read_json
 from headway.study.design.study import Study, load_study
 from headway.study.results.evidence import EarlierLook

@@ -1,17 +1,13 @@
-"""Adam, AdamW, SGD and Adagrad for R replicas, each with its own learning rate and weight decay.
+"""Optimizers for R replicas, each with its own learning rate and weight decay: SGD and Adagrad here, Adam in `adam.py`.
 
 With R = 1 they take the same steps as torch.optim. Every parameter is treated as a table `[R, n]`, and its update is an
-elementwise expression, which on CUDA is compiled once for parameters of all shapes. Without torch.compile, Adam and
-AdamW use torch's fused kernels instead. Replicas do not affect each other, and the weights of a replica that is no
-longer alive do not change at all. A parameter can have a pace (`training/tuning.py`), a factor on its learning rate;
-parameters with pace 0 are not passed to an optimizer.
+elementwise expression, which on CUDA is compiled once for parameters of all shapes. Replicas do not affect each other,
+and the weights of a replica that is no longer alive do not change at all. A parameter can have a pace
+(`training/tuning.py`), a factor on its learning rate; parameters with pace 0 are not passed to an optimizer.
 
 Learning rates and step counts are tensors, so nothing here waits for the device, and a step can be replayed as a CUDA
 graph.
 """
-
-# pyright: reportPrivateImportUsage=false
-# (torch._foreach_* and _fused_* have no public names, but are what torch.optim itself is made of.)
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,7 +19,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headway.core.variants import Variant
-from headway.nn.kernels import fused_adamw
 from headway.nn.trainable import pace_of
 
 Table = Float[Tensor, "R n"]
@@ -46,47 +41,6 @@ class OptimizerSpec(Variant):
         self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
     ) -> "Optimizer":
         """The optimizer for replicas with these learning rates and weight decays, one per replica."""
-
-
-class Moments(OptimizerSpec):
-    """What Adam and AdamW share: running means of the gradients and of their squares."""
-
-    learning_rate: float = Field(default=1e-3, ge=0)
-    """The peak learning rate; the schedule scales it."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    """The decay of the running mean of gradients."""
-    beta2: float = Field(default=0.99, ge=0, lt=1)
-    """The decay of the running mean of squared gradients. 0.99 suits small batches, 0.95–0.999 large ones."""
-    epsilon: float = Field(default=1e-8, gt=0)
-    """Added to the denominator, so that it is never zero."""
-
-
-class AdamW(Moments):
-    """Adam with decoupled weight decay. https://arxiv.org/abs/1711.05101"""
-
-    kind: Literal["adamw"] = "adamw"
-    weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled weight decay of the matrices; biases and norms are never decayed."""
-
-    def build(
-        self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
-    ) -> "Optimizer":
-        return AdamWOptimizer(self, parameters, rates, decays)
-
-
-class Adam(Moments):
-    """Adam, whose weight decay is an L2 penalty on the loss: weights with small gradients, such as those of rare words,
-    decay fastest. https://arxiv.org/abs/1412.6980"""
-
-    kind: Literal["adam"] = "adam"
-    weight_decay: float = Field(default=0.0, ge=0)
-    """L2 penalty: weight_decay × weight is added to the gradients of the matrices. 1e-6 is usual for LSTMs; 1e-3 can
-    keep a small model from learning."""
-
-    def build(
-        self, parameters: dict[str, nn.Parameter], rates: Sequence[float], decays: Sequence[float]
-    ) -> "Optimizer":
-        return AdamOptimizer(self, parameters, rates, decays)
 
 
 class Sgd(OptimizerSpec):
@@ -152,7 +106,7 @@ class Optimizer:
         gradient norms."""
         self.steps += 1
         self.begin_step()
-        gradients = [_gradient(p).flatten(1) for p in self.parameters]
+        gradients = [gradient_of(p).flatten(1) for p in self.parameters]
         lengths = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
         norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
         alive &= norms.isfinite()
@@ -161,7 +115,7 @@ class Optimizer:
         rates, none = self.rates * factor * alive[:, None], torch.zeros_like(self.decays)
         for k, (p, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
             memory = [kept[k].flatten(1) for kept in self.memory.values()]
-            own, decays = _at_pace(rates, pace_of(p)), self.decays if _decays(p) else none
+            own, decays = at_pace(rates, pace_of(p)), self.decays if is_decayed(p) else none
             self.move(p.detach().flatten(1), gradient, scale, own, decays, *memory)
         return norms
 
@@ -192,104 +146,6 @@ class Optimizer:
         }
 
 
-class MomentsOptimizer(Optimizer):
-    """Uses one kernel for all replicas if there is one (`nn/kernels/fused_adamw.py`, or a compiled one); otherwise
-    `fused`, because many small kernels are slow."""
-
-    memories = ("mean", "square")
-    kernel: Callable[..., None]
-    """torch's fused kernel for this optimizer."""
-
-    def __init__(self, spec: Moments, parameters, rates, decays):
-        super().__init__(parameters, rates, decays)
-        self.spec, self.own_decays, self.compiled = spec, tuple(decays), False
-        self.alike: dict[tuple[bool, float], list[int]] = {}  # parameters by (decays, pace), which share a kernel call
-        for k, p in sorted(enumerate(self.parameters), key=lambda kp: not _decays(kp[1])):
-            self.alike.setdefault((_decays(p), pace_of(p)), []).append(k)
-
-    def step(self, factor, alive, limit=None):
-        at_once = self.compiled or self.has_kernel
-        return super().step(factor, alive, limit) if at_once else self.fused(factor, alive, limit)
-
-    @property
-    def has_kernel(self) -> bool:
-        return len(self.own_decays) > 1 and fused_adamw.can_step(self.parameters[0])
-
-    def compile(self) -> None:
-        # For a single replica torch's fused kernel is the fastest, and our own kernel needs no compiler.
-        if len(self.own_decays) > 1 and not self.has_kernel:
-            super().compile()
-            self.compiled = True
-
-    def uncompile(self) -> None:
-        super().uncompile()
-        self.compiled = False
-
-    def begin_step(self) -> None:
-        # Bias correction: both running means start at zero.
-        filled_mean, filled_square = (1 - torch.pow(beta, self.steps) for beta in (self.spec.beta1, self.spec.beta2))
-        self.filled = filled_mean, filled_square.sqrt()
-
-    def by_moments(self, weights, gradient, scale, rates, decays, mean, square) -> None:
-        """AdamW's update, which without decay is Adam's."""
-        adamw = fused_adamw.adamw if fused_adamw.can_step(weights) else fused_adamw.plain_adamw
-        betas = self.spec.beta1, self.spec.beta2
-        adamw(weights, gradient, mean, square, scale, rates, decays, self.filled, betas, self.spec.epsilon)
-
-    @torch.no_grad()
-    def fused(self, factor: Float[Tensor, ""], alive: Bool[Tensor, "R"], limit: float | None) -> Float[Tensor, "R"]:
-        """A step with torch's fused kernel, which reads and writes everything once and takes many tensors at a time.
-        Each replica has its own call on slices of the parameters, with its own learning rate, decay and clipping."""
-        self.steps += 1
-        given = [_gradient(p) for p in self.parameters]
-        apart = Tensor.unbind if len(self.own_decays) > 1 else lambda whole: (whole,)
-        weights, gradients, means, squares = (
-            [apart(x) for x in of_all] for of_all in (self.parameters, given, *self.memory.values())
-        )
-        lengths = torch.stack(torch._foreach_norm([mine for of_all in gradients for mine in of_all]))
-        norms = self.whole_norms(torch.linalg.vector_norm(lengths.view(len(given), -1), dim=0))
-        alive &= norms.isfinite()
-        rates, dead = (self.rates * factor).flatten(), (~alive).float()
-        shrunk = None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0)
-        for (decayed, pace), mine in self.alike.items():
-            for r, decay in enumerate(self.own_decays):
-                self.kernel(
-                    [weights[k][r] for k in mine],
-                    [gradients[k][r] for k in mine],
-                    [means[k][r] for k in mine],
-                    [squares[k][r] for k in mine],
-                    [],
-                    [self.steps] * len(mine),
-                    lr=_at_pace(rates[r], pace),
-                    beta1=self.spec.beta1,
-                    beta2=self.spec.beta2,
-                    weight_decay=decay if decayed else 0.0,
-                    eps=self.spec.epsilon,
-                    amsgrad=False,
-                    maximize=False,
-                    grad_scale=None if shrunk is None else shrunk[r],
-                    found_inf=dead[r],  # the kernel does nothing where this is 1
-                )
-        return norms
-
-
-class AdamWOptimizer(MomentsOptimizer):
-    kernel = staticmethod(torch._fused_adamw_)
-
-    def move(self, weights, gradient, scale, rates, decays, *memory):
-        self.by_moments(weights, gradient, scale, rates, decays, *memory)
-
-
-class AdamOptimizer(MomentsOptimizer):
-    """Here decay is part of the gradient, and so of both running means."""
-
-    kernel = staticmethod(torch._fused_adam_)
-
-    def move(self, weights, gradient, scale, rates, decays, *memory):
-        gradient = _scaled(gradient, scale) + decays * weights
-        self.by_moments(weights, gradient, torch.ones_like(scale), rates, torch.zeros_like(decays), *memory)
-
-
 class SgdOptimizer(Optimizer):
     memories = ("velocity",)
 
@@ -299,7 +155,7 @@ class SgdOptimizer(Optimizer):
 
     def move(self, weights, gradient, scale, rates, decays, *memory):
         (velocity,) = memory
-        gradient = _scaled(gradient, scale) + decays * weights
+        gradient = scaled(gradient, scale) + decays * weights
         velocity.mul_(self.spec.momentum).add_(gradient)
         direction = gradient + self.spec.momentum * velocity if self.spec.nesterov else velocity
         weights.sub_(direction * rates)
@@ -314,23 +170,25 @@ class AdagradOptimizer(Optimizer):
 
     def move(self, weights, gradient, scale, rates, decays, *memory):
         (total,) = memory
-        gradient = _scaled(gradient, scale) + decays * weights
+        gradient = scaled(gradient, scale) + decays * weights
         total.addcmul_(gradient, gradient)
         weights.sub_(gradient / (total.sqrt() + self.spec.epsilon) * rates)
 
 
-def _gradient(p: Tensor) -> Tensor:
+def gradient_of(p: Tensor) -> Tensor:
     assert p.grad is not None, "a parameter took no part in the loss"
     return p.grad
 
 
-def _at_pace(rates: Tensor, pace: float) -> Tensor:
+def at_pace(rates: Tensor, pace: float) -> Tensor:
     return rates if pace == 1 else rates * pace
 
 
-def _scaled(gradient: Table, scale: Column) -> Table:
+def scaled(gradient: Table, scale: Column) -> Table:
+    """The gradient at this scale; where that is 0, what was NaN is 0 too."""
     return torch.where(scale > 0, gradient * scale, 0)
 
 
-def _decays(p: Tensor) -> bool:
+def is_decayed(p: Tensor) -> bool:
+    """Whether a parameter has weight decay: matrices do, biases and norms do not."""
     return getattr(p, "decays", p.ndim >= 3)

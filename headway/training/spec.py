@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from headway.core.spec import Problem, Spec
+from headway.training.adam import AdamW
 from headway.training.averaging import AveragingSpec
-from headway.training.optimizers import AdamW, OptimizerSpec
+from headway.training.optimizers import OptimizerSpec
 from headway.training.parallel import Ddp, ParallelSpec
 from headway.training.schedule import Cosine, Duration, ScheduleSpec
 from headway.training.tuning import Full, TuningSpec

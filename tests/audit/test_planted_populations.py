@@ -19,7 +19,7 @@ from headway.experiment.train import train
 from headway.models import language_model
 from headway.nn.replicated import Noisy
 from headway.run.folder import Run
-from headway.training.optimizers import MomentsOptimizer
+from headway.training.adam import MomentsOptimizer
 
 
 @pytest.fixture(scope="module")

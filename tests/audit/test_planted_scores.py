@@ -20,7 +20,8 @@ from headway.audit.scores.scored import Recomputed, ScoredPopulation
 from headway.audit.scores.scores import SCORE_AUDITS, _off_parts
 from headway.data.tokens import Tokens
 from headway.experiment.evaluate import score_splits_again
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.run.folder import open_run
 from headway.scoring.score import Score
 

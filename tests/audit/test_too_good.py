@@ -9,6 +9,7 @@ import pytest
 from headway.audit.audit import Report, read_report
 from headway.core import plugins
 from headway.experiment.train import train
+from headway.recipe.plugins import use
 from headway.recipe.recipe import load
 from headway.scoring.metrics import PERPLEXITY
 
@@ -77,7 +78,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield tmp_path
     for plugin in plugins.loaded():
         plugins.forget(plugin)
-    plugins.use()
+    use()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import headway as package
 from headway.core import plugins
 from headway.core.errors import UserError
 from headway.experiment.train import train
+from headway.recipe.plugins import use
 from headway.recipe.recipe import load
 from headway.recipe.text import annotated
 from headway.run.folder import open_run
@@ -53,7 +54,7 @@ def forgotten():
     yield
     for plugin in plugins.loaded():
         plugins.forget(plugin)
-    plugins.use()
+    use()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headway.training.optimizers import AdamW
+from headway.training.adam import AdamW
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import Update

@@ -14,7 +14,7 @@ from headway.models.encoder_decoder import EncoderDecoderSpec
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.kernels import launching
 from headway.nn.replicated import copies_for_products
-from headway.training.optimizers import AdamW
+from headway.training.adam import AdamW
 from headway.training.parallel import Parallel, Shards
 from headway.training.processes import Processes
 from headway.training.setting import choose

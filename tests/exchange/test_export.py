@@ -11,7 +11,7 @@ from headway.core.errors import UserError
 from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import sample_text
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.formats.gpt2 import why_not
 from headway.tasks.abilities import Draw
 
@@ -141,7 +141,8 @@ def test_a_classifier_is_exported_as_the_bert_it_was_imported_from(encoder_folde
     import torch
     from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-    from headway.experiment.train import load_model, train
+    from headway.experiment.load import load_model
+    from headway.experiment.train import train
     from headway.recipe.recipe import from_tree
 
     folder, _ = encoder_folder()
@@ -170,7 +171,7 @@ def test_a_classifier_is_exported_as_the_bert_it_was_imported_from(encoder_folde
 
 
 def test_a_classifier_that_is_no_bert_is_refused_with_reasons(workshop, tmp_path):
-    from headway.formats.bert import why_not
+    from headway.formats.bert_config import why_not
     from headway.models.classifier import ClassifierSpec
 
     assert {"model.norm.placement", "model.norm.of_embeddings"} <= {misfit.key for misfit in why_not(ClassifierSpec())}

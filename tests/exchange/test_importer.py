@@ -12,7 +12,8 @@ from headway.core.errors import UserError
 from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import sample_text, score_file, score_sentence, score_splits_again
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.penalty import PenaltySpec
 from headway.run.folder import open_run

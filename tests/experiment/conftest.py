@@ -9,7 +9,7 @@ from headway.data.running.spec import Text
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
-from headway.training.optimizers import AdamW
+from headway.training.adam import AdamW
 from headway.training.schedule import Constant, Duration
 from headway.training.spec import TrainingSpec
 

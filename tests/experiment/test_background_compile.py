@@ -76,7 +76,7 @@ def test_plugins_from_packages_are_not_sent_as_files(monkeypatch, base):
     """They are installed for the other process too."""
     file = plugins.Plugin("mine.py", "mine.py", "", "mine")
     package = plugins.Plugin("theirs==1.0", "theirs", "theirs==1.0", "theirs")
-    monkeypatch.setattr(plugins, "concerning", lambda *specs: [file, package])
+    monkeypatch.setattr("headway.recipe.plugins.concerning", lambda *specs: [file, package])
     with pytest.raises(UserError):
         plugins.load_text(package.name, package.text)  # what would happen in the other process
     assert b'"plugins": {"mine.py": ""}' in order_for([base], "whole")

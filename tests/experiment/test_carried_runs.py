@@ -7,7 +7,8 @@ from tiny import tiny_recipe
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.evaluate import score_file, score_sentence, score_splits_again
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.run.folder import Run
 from headway.scoring.likelihood import losses_going_on, token_losses
 from headway.tasks.abilities import ReadingWindow

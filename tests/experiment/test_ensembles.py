@@ -14,7 +14,8 @@ from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.ensemble import score_together
 from headway.experiment.lengths import by_length
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.recipe.recipe import from_tree
 from headway.run.folder import Run, open_run
 from headway.tasks.abilities import ReadingWindow

@@ -12,7 +12,8 @@ from varied import STEPS, evaluations, losses, same_end, trained
 from headway.core.errors import UserError
 from headway.core.events import Halted
 from headway.experiment.assembly import check_population
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.recipe.recipe import Recipe
 
 # Populations

@@ -8,7 +8,8 @@ import torch
 from tiny import cache_in, snapshot, tiny_recipe
 
 import headway
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.look.maps import Maps
 from headway.nn.taps import without_head
 

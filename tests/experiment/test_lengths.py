@@ -9,7 +9,8 @@ from tiny import tiny_recipe
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.lengths import by_length
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.run.folder import open_run
 from headway.scoring.length import score_lengths
 from headway.scoring.likelihood import losses_going_on, token_losses

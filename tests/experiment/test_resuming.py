@@ -11,7 +11,8 @@ from varied import STEPS, equal, losses, same_end, trained
 
 from headway.core.errors import UserError
 from headway.core.events import Began
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.recipe.recipe import Recipe
 from headway.run.folder import open_run
 from headway.training import checkpoint

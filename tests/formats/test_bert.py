@@ -9,7 +9,7 @@ from folders_of_others import ENCODERS, PIECES, recipe, started
 from tiny import cache_in
 
 from headway.core.errors import UserError
-from headway.formats import bert
+from headway.formats import bert, bert_config
 from headway.formats.lender import borrowed, read_tokenizer
 from headway.recipe.recipe import from_tree
 
@@ -62,7 +62,7 @@ def test_weights_are_exported_as_they_were_imported(encoder_folder, family):
         begin = first if name == places else 0
         assert torch.equal(back.pop(name)[begin:], tensor[begin:])
     assert not back
-    config, own = bert.config_of(spec, len(PIECES), 0, family), theirs.config.to_dict()
+    config, own = bert_config.config_of(spec, len(PIECES), 0, family), theirs.config.to_dict()
     assert {key: own[key] for key in config if key not in ("architectures", "dtype")}.items() <= config.items()
 
 
@@ -201,7 +201,8 @@ def test_a_whole_recipe_that_contradicts_the_weights_is_refused_before_training(
 
 def test_it_trains_and_is_a_run_like_any_other(encoder_folder, reviews, tmp_path, workshop):
     from headway.experiment.evaluate import classify_text
-    from headway.experiment.train import load_model, train
+    from headway.experiment.load import load_model
+    from headway.experiment.train import train
     from headway.run.folder import open_run
 
     folder, theirs = encoder_folder(initializer_range=0.02)

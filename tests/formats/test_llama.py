@@ -8,7 +8,7 @@ import torch
 
 from headway.core.errors import UserError
 from headway.exchange.importer import import_folder
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 
 KINDS = {
     "llama": ("LlamaConfig", {}),

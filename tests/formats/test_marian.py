@@ -17,8 +17,9 @@ from headway.data.sentencepiece import SentencePieceTokenizer, parsed
 from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
 from headway.experiment.evaluate import score_splits_again, translate_texts
-from headway.experiment.train import load_model, train
-from headway.formats import marian
+from headway.experiment.load import load_model
+from headway.experiment.train import train
+from headway.formats import marian_config
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import open_run
 from headway.scoring.decoding import Beam, Greedy
@@ -66,7 +67,7 @@ NAMES = [
     "<pad>",
 ]
 V, PAD = len(NAMES), len(NAMES) - 1
-MARIANS = {"kind": "encoder-decoder", "positions": marian.SINUSOIDAL, "norm": {"placement": "post"}}
+MARIANS = {"kind": "encoder-decoder", "positions": marian_config.SINUSOIDAL, "norm": {"placement": "post"}}
 SHAPE = {"layers": 2, "attention_heads": 2, "ffn_dim": 24}
 
 
@@ -128,7 +129,7 @@ def test_an_imported_marian_has_the_same_logits_and_is_exported_unchanged(marian
 
     folder, model = marian_folder(**settings)
     run = import_folder(folder, None, tmp_path / "runs").run
-    numbers = marian.numbering(json.loads((folder / "config.json").read_text()))
+    numbers = marian_config.numbering(json.loads((folder / "config.json").read_text()))
     ids, targets = torch.randint(1, PAD, (3, 40)), torch.randint(1, PAD, (3, 39))
     targets[targets == numbers.end] = 1
     targets[:, 0] = model.config.decoder_start_token_id
@@ -152,7 +153,7 @@ def test_an_imported_marian_has_the_same_logits_and_is_exported_unchanged(marian
 def test_greedy_and_beam_search_equal_those_of_transformers(marian_folder, tmp_path):
     folder, model = marian_folder(activation_function="swish")
     run = import_folder(folder, None, tmp_path / "runs").run
-    ours, numbers = load_model(run)[0], marian.numbering(model.config.to_dict())
+    ours, numbers = load_model(run)[0], marian_config.numbering(model.config.to_dict())
     rng = np.random.default_rng(0)
     sources = [rng.integers(1, PAD, n) for n in (3, 9, 5, 7, 12, 4)]
     moved = [np.array([numbers.ours(int(k)) for k in row]) for row in sources]
@@ -206,7 +207,7 @@ def test_a_run_of_marians_shape_can_be_exported_and_imported(tmp_path, workshop,
         (run,) = train([recipe], ["ours"], tmp_path)
     out = export_run(run, None, tmp_path / "out").folder
     theirs, auto = MarianMTModel.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
-    model, numbers = load_model(run)[0], marian.numbering(theirs.config.to_dict())
+    model, numbers = load_model(run)[0], marian_config.numbering(theirs.config.to_dict())
     given = auto("reading", return_tensors="pt")
     assert set(given) == {"input_ids", "attention_mask"}
     source, target = tokenizers_of(run)
@@ -362,9 +363,9 @@ def test_settings_without_a_counterpart_in_marian_are_named(change, words):
     def recipe(**changes):
         return from_tree({"model": {**MARIANS, **changes}, "data": {"kind": "pairs"}}, "test")
 
-    assert marian.why_not(recipe().model) == []
+    assert marian_config.why_not(recipe().model) == []
     unlike = recipe(**change)
-    (misfit,) = marian.why_not(unlike.model)
+    (misfit,) = marian_config.why_not(unlike.model)
     assert misfit.key == words
-    assert misfit.change is None or marian.why_not(unlike.with_changes([misfit.change]).model) == []
-    assert "Marian is an encoder-decoder" in marian.why_not(Recipe().model)[0].why
+    assert misfit.change is None or marian_config.why_not(unlike.with_changes([misfit.change]).model) == []
+    assert "Marian is an encoder-decoder" in marian_config.why_not(Recipe().model)[0].why

@@ -109,7 +109,8 @@ def tried(folder, reviews, *changes):
 
 
 def test_training_is_reproducible_including_dropout(encoder_folder, reviews, tmp_path, workshop):
-    from headway.experiment.train import load_model, train
+    from headway.experiment.load import load_model
+    from headway.experiment.train import train
 
     folder, theirs = encoder_folder("small-electra")
     with cache_in(workshop.cache):

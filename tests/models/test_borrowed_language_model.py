@@ -8,7 +8,7 @@ import torch
 from headway.core.errors import UserError
 from headway.exchange.export import export_run
 from headway.exchange.importer import import_folder
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.look.maps import maps_of
 from headway.nn.taps import intervene
 from headway.scoring.decoding import samples

@@ -9,7 +9,8 @@ from headway.data.running.batches import Batch
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.dropout import LockedDropout, NoiseSpec, WeightDropout, WordDropout
-from headway.nn.recurrence import GruSpec, LstmSpec, MinGruSpec
+from headway.nn.mingru import MinGruSpec
+from headway.nn.recurrence import GruSpec, LstmSpec
 from headway.nn.replicated import Dropout, set_dropout
 from headway.nn.seeding import seed
 

@@ -11,16 +11,9 @@ from headway.core.errors import UserError
 from headway.nn.backends import Needs
 from headway.nn.context import Context
 from headway.nn.masks import Everything
+from headway.nn.mingru import MinGruSpec, linear_scan
 from headway.nn.positions import Positions
-from headway.nn.recurrence import (
-    GruSpec,
-    LstmSpec,
-    MinGruSpec,
-    Recurrence,
-    RecurrenceSpec,
-    RnnSpec,
-    linear_scan,
-)
+from headway.nn.recurrence import GruSpec, LstmSpec, Recurrence, RecurrenceSpec, RnnSpec
 from headway.nn.seeding import seed
 from headway.nn.taps import watch
 

@@ -18,7 +18,8 @@ from headway.nn.positions import Alibi, Learned, Rotary
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, from_tree, load
 from headway.recipe.text import annotated
-from headway.training.optimizers import AdamW, Sgd
+from headway.training.adam import AdamW
+from headway.training.optimizers import Sgd
 from headway.training.schedule import Constant, Duration
 from headway.training.spec import TrainingSpec
 

@@ -8,7 +8,7 @@ from small import small_study
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.recipe.recipe import from_tree
 from headway.run.folder import Run
 from headway.scoring.likelihood import losses_going_on, token_losses

@@ -8,6 +8,7 @@ import pytest
 
 from headway.core import plugins
 from headway.core.errors import UserError
+from headway.recipe.plugins import use
 from headway.study.design.study import load_study
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-variant.md").read_text("utf-8")
@@ -29,7 +30,7 @@ def bench(workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield tmp_path
     for plugin in plugins.loaded():
         plugins.forget(plugin)
-    plugins.use()
+    use()
 
 
 def test_it_is_as_short_as_stated():

@@ -14,7 +14,7 @@ from tiny import reseal
 from headway.core.errors import UserError
 from headway.core.status import State, Status
 from headway.experiment import population
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.run.folder import open_run
 from headway.study.conclude import conclude
 from headway.study.execution import reuse

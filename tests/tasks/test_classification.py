@@ -29,8 +29,9 @@ from headway.experiment.evaluate import (
     score_splits_again,
 )
 from headway.experiment.inspect import gradients_at
+from headway.experiment.load import load_model
 from headway.experiment.population import train_in_turns
-from headway.experiment.train import load_model, train
+from headway.experiment.train import train
 from headway.models.classifier import Classifier
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import Run, open_run

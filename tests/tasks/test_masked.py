@@ -15,7 +15,8 @@ from headway.exchange.export import export_run
 from headway.experiment.ensemble import score_together
 from headway.experiment.evaluate import fill_text, sample_text, score_file, score_sentence
 from headway.experiment.inspect import look_at
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.recipe.recipe import Recipe, from_tree
 from headway.recipe.text import annotated
 from headway.run.folder import Run

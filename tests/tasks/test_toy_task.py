@@ -30,7 +30,8 @@ from headway.data.vocabularies import Char, TokenizerSpec
 from headway.experiment.audit import audit_recipe
 from headway.experiment.evaluate import classify_text, sample_text, score_splits_again
 from headway.experiment.inspect import look
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.look.gradients import Explained
 from headway.models.backbone import Backbone, BackboneSpec
 from headway.models.spec import ModelSpec

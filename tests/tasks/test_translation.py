@@ -13,7 +13,8 @@ from headway.core.errors import UserError
 from headway.experiment.audit import audit_run
 from headway.experiment.evaluate import score_splits_again, translate_texts
 from headway.experiment.inspect import look
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.recipe.recipe import from_tree
 from headway.run.folder import open_run
 from headway.scoring.decoding import Beam, Greedy

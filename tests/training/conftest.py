@@ -12,8 +12,8 @@ from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.nn.replicated import set_dropout
 from headway.training import setting
+from headway.training.adam import AdamW
 from headway.training.loop import Loop
-from headway.training.optimizers import AdamW
 from headway.training.population import Population
 from headway.training.schedule import Constant, Duration
 from headway.training.spec import TrainingSpec

@@ -14,10 +14,10 @@ from headway.nn.replicated import Embedding, Linear
 from headway.nn.seeding import seed
 from headway.nn.trainable import Carried, Trainable
 from headway.training import checkpoint, setting
+from headway.training.adam import AdamW
 from headway.training.carried import CarriedState
 from headway.training.checkpoint import Checkpoint
 from headway.training.loop import Loop
-from headway.training.optimizers import AdamW
 from headway.training.population import Population
 from headway.training.processes import Processes
 from headway.training.schedule import Constant, Duration

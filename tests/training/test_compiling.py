@@ -25,7 +25,7 @@ SWAPPED = """
 import torch
 from headway.data.running.batches import Crops
 from headway.models.language_model import LanguageModelSpec
-from headway.training.optimizers import AdamW
+from headway.training.adam import AdamW
 from headway.training.setting import choose
 from headway.training.spec import TrainingSpec
 from headway.training.update import Update

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.training.optimizers import Adagrad, Adam, AdamW, Optimizer, Sgd
+from headway.training.adam import Adam, AdamW
+from headway.training.optimizers import Adagrad, Optimizer, Sgd
 
 
 class AsTables(AdamW):

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from headway.training.optimizers import AdamW, Sgd
+from headway.training.adam import AdamW
+from headway.training.optimizers import Sgd
 from headway.training.parallel import Ddp, Fsdp
 from headway.training.schedule import Constant, Cosine, Duration
 from headway.training.spec import TrainingSpec

@@ -11,7 +11,8 @@ from headway.models.classifier import ClassifierSpec
 from headway.nn.trainable import moving, pace_of
 from headway.recipe.recipe import Recipe, from_tree
 from headway.run.folder import open_run
-from headway.training.optimizers import Adagrad, AdamW, Sgd
+from headway.training.adam import AdamW
+from headway.training.optimizers import Adagrad, Sgd
 from headway.training.tuning import Frozen, Full, LastLayers, Layerwise, Lora
 
 V, C = 19, 3

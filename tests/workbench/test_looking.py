@@ -100,7 +100,7 @@ def test_small_maps_of_long_texts_show_the_largest_weight_of_each_block(folder):
 
 
 def test_losses_equal_those_of_headway_score_and_change_with_heads_off(folder):
-    from headway.experiment.train import load_model
+    from headway.experiment.load import load_model
     from headway.tasks import LanguageModelling
     from headway.tasks.abilities import ReadingWindow
 

@@ -13,9 +13,10 @@ import torch
 from headway.audit.scores.recount import CLOSE, Asked, Counted, Recount, file_of, spread
 from headway.data.labelled import sources as tables
 from headway.data.labelled.sources import KNOWN_TABLES
-from headway.data.labelled.tables import ENDINGS, Row, labelled_rows
+from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.marks import BETWEEN
 from headway.data.running.sources import known_files
+from headway.data.table_formats import ENDINGS
 from headway.data.tokenizers import Tokenizer
 from headway.scoring.score import Score
 

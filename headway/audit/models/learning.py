@@ -14,7 +14,8 @@ from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, wa
 from headway.audit.populations.members import OneOrMember
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.trainable import moving
-from headway.training.optimizers import AdamW, OptimizerSpec
+from headway.training.adam import AdamW
+from headway.training.optimizers import OptimizerSpec
 
 STEPS = 40
 """Maximum number of steps of the attempt to memorise one small batch."""

@@ -13,7 +13,7 @@ from headway.models.language_model import LanguageModelSpec
 from headway.models.masked_language_model import MaskedLanguageModelSpec
 from headway.nn.attention import AttentionSpec
 from headway.recipe.recipe import Recipe
-from headway.training.optimizers import Moments
+from headway.training.adam import Moments
 
 
 def part(recipe: Recipe, path: str) -> Any:

@@ -26,8 +26,8 @@ from headway.models.language_model import LanguageModel
 from headway.nn import backends, replicated
 from headway.nn.penalty import PenaltySpec
 from headway.nn.replicated import Embedding, LayerNorm, Linear, Noisy
+from headway.training.adam import MomentsOptimizer
 from headway.training.averaging import Averages
-from headway.training.optimizers import MomentsOptimizer
 
 _bed = Bed("populations")
 BESIDE, CAUSAL, GRADIENTS = "beside-others", "causality-beside-others", "gradients-apart"

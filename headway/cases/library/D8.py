@@ -28,7 +28,8 @@ from headway.cases.exercise import (
 from headway.data.embedded import scenes
 from headway.data.embedded.scenes import COLOURS, COUNTS, RELATIONS, SHAPES, Scene
 from headway.draw.match_page import as_uri
-from headway.experiment.train import load_model, train
+from headway.experiment.load import load_model
+from headway.experiment.train import train
 from headway.recipe.recipe import load
 from headway.scoring.pictures.matching import Matcher, Shown, play
 from headway.stats.intervals import wilson

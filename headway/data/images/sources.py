@@ -22,7 +22,7 @@ from headway.core.errors import UserError, did_you_mean
 from headway.data.embedded import scenes
 from headway.data.images.pictures import decode_picture, is_picture, read_picture, squared
 from headway.data.running.sources import known_files, split_of_stem
-from headway.data.tables import fields_of
+from headway.data.table_formats import fields_of
 
 Pictures = UInt8[np.ndarray, "P 3 S S"]
 EMBEDDED = ("scenes",)

@@ -14,9 +14,10 @@ from headway.core.errors import UserError, did_you_mean
 from headway.core.progress import say_once
 from headway.data.embedded import arithmetic, python_modules
 from headway.data.labelled.held_out import HeldOut, by_text
-from headway.data.labelled.tables import ENDINGS, PLAIN, Column, Row, labelled_rows
+from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.running.sources import known_files, split_of_stem
-from headway.data.tables import TableFormat, doubts_about_labels
+from headway.data.table_formats import ENDINGS, PLAIN, TableFormat
+from headway.data.tables import Column, doubts_about_labels
 
 Splits = dict[str, list[Row]]
 

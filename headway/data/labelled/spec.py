@@ -13,7 +13,8 @@ from headway.data.labelled.held_out import HeldOut
 from headway.data.labelled.sources import LABELLED_SETS, Columns
 from headway.data.running.sources import CORPORA, why_no_encoding
 from headway.data.spec import DataSpec, known_as
-from headway.data.tables import Column, TableFormat
+from headway.data.table_formats import TableFormat
+from headway.data.tables import Column
 from headway.data.vocabularies import TokenizerSpec, Word
 
 

@@ -1,4 +1,4 @@
-"""Read labelled texts from a table, one row per text. Formats and checks are in `data/tables.py`."""
+"""Read labelled texts from a table, one row per text. Columns and checks are those of `data/tables.py`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from headway.core.errors import UserError
 from headway.data.marks import BETWEEN
-from headway.data.tables import ENDINGS, PLAIN, Column, GivenTable, TableFormat, is_number, read_table
-
-__all__ = ["ENDINGS", "PLAIN", "Column", "Row", "labelled_rows"]
+from headway.data.table_formats import PLAIN, TableFormat
+from headway.data.tables import Column, GivenTable, is_number, read_table
 
 
 class Row(NamedTuple):

@@ -16,7 +16,8 @@ from headway.core.errors import UserError
 from headway.core.progress import say_once
 from headway.data.embedded import numbers_en_fr, pig_latin
 from headway.data.running.sources import known_files, read_text, split_of_stem
-from headway.data.tables import ENDINGS, JSON_LINES, PLAIN, TableFormat, column_of, read_table
+from headway.data.table_formats import ENDINGS, JSON_LINES, PLAIN, TableFormat
+from headway.data.tables import column_of, read_table
 
 
 class TextPair(NamedTuple):

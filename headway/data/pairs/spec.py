@@ -13,7 +13,7 @@ from headway.data.pairs.filters import Filters
 from headway.data.pairs.sources import BY_RULE, PAIRED_SETS, Sides, is_direction
 from headway.data.running.sources import CORPORA, why_no_encoding
 from headway.data.spec import DataSpec, known_as
-from headway.data.tables import TableFormat
+from headway.data.table_formats import TableFormat
 from headway.data.vocabularies import Char, TokenizerSpec
 
 

@@ -27,11 +27,11 @@ from pydantic import BeforeValidator, Field, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from headway.core.errors import UserError, did_you_mean
-from headway.core.plugins import load_named
 from headway.core.reading import read_text
 from headway.core.spec import Problem, Spec
 from headway.core.validation import ImpossibleError, validated
 from headway.core.yaml import flat, read_tree
+from headway.recipe.plugins import load_named
 from headway.scoring.metrics import is_test
 from headway.study.design.claims import Claim, Look, Reported
 from headway.study.design.factors import Arm, Change, Factor, crossed, is_data

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from headway.core import events
 from headway.core.events import Began, Ended, Event, Listener, Noted, Stepped, Warned
-from headway.core.plugins import texts_for
 from headway.core.status import State, Status
+from headway.recipe.plugins import texts_for
 from headway.study.design.study import PlannedRun
 from headway.study.folder import StudyFolder
 

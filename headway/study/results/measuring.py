@@ -17,7 +17,7 @@ from headway.core.errors import UserError
 from headway.core.files import as_json
 from headway.core.reading import DAMAGED, UnreadableError
 from headway.core.seal import read_sealed_json, rewriting
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.scoring.score import Score

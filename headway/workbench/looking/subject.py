@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headway import tasks
 from headway.core.errors import UserError
-from headway.experiment.train import load_model
+from headway.experiment.load import load_model
 from headway.look.head_statistics import entropy_shares, rollout, statistics
 from headway.look.maps import MapStack
 from headway.look.reading import read

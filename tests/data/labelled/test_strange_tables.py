@@ -11,7 +11,8 @@ from headway.core.errors import UserError
 from headway.data.labelled.spec import Labelled
 from headway.data.labelled.tables import Row, labelled_rows
 from headway.data.running.spec import Text
-from headway.data.tables import TableFormat, column_of, doubts_about_labels
+from headway.data.table_formats import TableFormat
+from headway.data.tables import column_of, doubts_about_labels
 
 ROWS = [Row("fine, really fine", "good"), Row("naïve; dull", "bad"), Row("so so", "good")]
 

@@ -19,7 +19,7 @@ from headway.nn.kernels import fused, fused_adamw, fused_loss, fused_norm, launc
 from headway.nn.replicated import Dropout, LayerNorm, Linear, PendingBias, copies_for_products, with_bias
 from headway.nn.residual import PendingSum, with_norm
 from headway.nn.taps import intervene, watch
-from headway.training.optimizers import AdamW
+from headway.training.adam import AdamW
 
 CPU = torch.device("cpu")
 FLOAT, BF16 = torch.float32, torch.bfloat16

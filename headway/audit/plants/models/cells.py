@@ -10,7 +10,7 @@ from headway.audit.plants.models.recurrence import ANY, GRU, LSTM, MINGRU, STEPS
 from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, part, rows_of
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.audit.plants.populations import ALSO, BESIDE
-from headway.nn import recurrence, scan, seeding
+from headway.nn import mingru, recurrence, scan, seeding
 from headway.nn.dropout import WeightDropout
 from headway.nn.recurrence import Cells, LstmSpec, Recurrence
 from headway.nn.replicated import parameter
@@ -105,18 +105,18 @@ def forget_gate_that_starts_at_zero_on_the_way_back(patch):
     also=("causal-gradient", "cache", "carried-state", "padding", "loss", "targets"),
 )
 def scan_one_step_ahead(patch):
-    honest = recurrence.linear_scan
-    patch.setattr(recurrence, "linear_scan", lambda *given: honest(*given).roll(-1, 2))
+    honest = mingru.linear_scan
+    patch.setattr(mingru, "linear_scan", lambda *given: honest(*given).roll(-1, 2))
 
 
 @_bed.plant("definition", MINGRU, also=("cache", "carried-state", "padding"))
 def scan_one_step_behind(patch):
-    honest = recurrence.linear_scan
+    honest = mingru.linear_scan
 
     def behind(keep, add, first):
         return torch.cat((first[:, :, None], honest(keep, add, first)[:, :, :-1]), 2)
 
-    patch.setattr(recurrence, "linear_scan", behind)
+    patch.setattr(mingru, "linear_scan", behind)
 
 
 @_bed.plant("definition", MINGRU, rows_of(32), also=("cache", "carried-state", "padding"))
@@ -127,7 +127,7 @@ def scan_that_remembers_sixteen_steps(patch):
             keep = keep * F.pad(keep, (0, 0, steps, 0))[:, :, : add.shape[2]]
         return add
 
-    patch.setattr(recurrence, "_doubling", doubling)
+    patch.setattr(mingru, "_doubling", doubling)
 
 
 @_bed.plant("definition", MINGRU)
@@ -138,7 +138,7 @@ def scan_by_a_product_that_is_divided_by(patch):
         through = keep.clamp(min=1e-6).log().cumsum(2).exp()
         return through * (first[:, :, None] + (add / through.clamp(min=1e-30)).cumsum(2))
 
-    patch.setattr(recurrence, "linear_scan", by_division)
+    patch.setattr(mingru, "linear_scan", by_division)
 
 
 @_bed.plant("moved", STEPS, trains=True, also=("gradient",))
@@ -180,8 +180,8 @@ def state_cut_off_from_its_past_behind_28_tokens(patch):
 
 @_bed.plant("gradient", MINGRU)
 def gate_without_a_gradient(patch):
-    honest = recurrence.linear_scan
-    patch.setattr(recurrence, "linear_scan", lambda keep, add, first: honest(keep.detach(), add, first))
+    honest = mingru.linear_scan
+    patch.setattr(mingru, "linear_scan", lambda keep, add, first: honest(keep.detach(), add, first))
 
 
 @_bed.plant("gradients-apart", LANGUAGE_MODEL, GRU, also=("steps-beside-others",))

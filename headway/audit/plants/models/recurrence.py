@@ -7,7 +7,8 @@ import torch
 from headway.audit.plants.needs import CLASSIFIER, LANGUAGE_MODEL, part, rows_of
 from headway.audit.plants.planting import Bed, Need, Patch
 from headway.nn import recurrence, scan
-from headway.nn.recurrence import MinGru, Recurrence, RecurrenceSpec
+from headway.nn.mingru import MinGru
+from headway.nn.recurrence import Recurrence, RecurrenceSpec
 
 _bed = Bed("recurrence")
 

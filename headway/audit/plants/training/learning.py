@@ -13,7 +13,7 @@ from headway.data.running.batches import Batch, CropSampler
 from headway.models.classifier import Classifier
 from headway.models.language_model import LanguageModel
 from headway.nn import replicated
-from headway.training import optimizers
+from headway.training import adam, optimizers
 
 _bed = Bed("learning")
 WIDE = Need("a width of 64", lambda recipe: (getattr(recipe.model, "width", 0) or 0) >= 64, ("model.width=64",))
@@ -107,8 +107,9 @@ def embeddings_that_start_too_large(patch):
 
 @_bed.plant("one-batch", also=("moved", "step"))
 def steps_uphill(patch):
-    honest = optimizers._gradient  # pyright: ignore[reportPrivateUsage]
-    patch.setattr(optimizers, "_gradient", lambda p: -honest(p))
+    honest = optimizers.gradient_of
+    for module in (optimizers, adam):
+        patch.setattr(module, "gradient_of", lambda p: -honest(p))
 
 
 @_bed.plant("loss", LANGUAGE_MODEL)

@@ -10,9 +10,9 @@ from headway.data.running.batches import Batch
 from headway.models import language_model
 from headway.models.language_model import LanguageModel
 from headway.nn.penalty import PenaltySpec
-from headway.training import optimizers, schedule
+from headway.training import adam, optimizers, schedule
+from headway.training.adam import Adam, AdamOptimizer, AdamWOptimizer, MomentsOptimizer
 from headway.training.averaging import Averages, Moving, Tail
-from headway.training.optimizers import Adam, AdamOptimizer, AdamWOptimizer, MomentsOptimizer
 from headway.training.update import Update
 
 _bed = Bed("steps")
@@ -58,12 +58,14 @@ def bias_correction_lost(patch):
 
 @_bed.plant(STEP, ADAM, DECAYS)
 def norms_and_biases_decayed(patch):
-    patch.setattr(optimizers, "_decays", lambda p: True)
+    for module in (optimizers, adam):
+        patch.setattr(module, "is_decayed", lambda p: True)
 
 
 @_bed.plant(STEP, ADAM, DECAYS)
 def nothing_decayed(patch):
-    patch.setattr(optimizers, "_decays", lambda p: False)
+    for module in (optimizers, adam):
+        patch.setattr(module, "is_decayed", lambda p: False)
 
 
 @_bed.plant(STEP, L2)

@@ -3,7 +3,7 @@
 from headway.audit.plants.needs import CLASSIFIER, part
 from headway.audit.plants.planting import Bed, Need
 from headway.nn.adapters import LowRank
-from headway.training import optimizers
+from headway.training import adam, optimizers
 from headway.training.tuning import Frozen, LastLayers
 
 _bed = Bed("tuning", CLASSIFIER)
@@ -35,7 +35,8 @@ def last_layers_counted_from_the_tokens(patch):
 
 @_bed.plant("tuning", tuned("layerwise"))
 def layers_that_all_have_the_rate_of_the_head(patch):
-    patch.setattr(optimizers, "pace_of", lambda p: 1.0)
+    for module in (optimizers, adam):
+        patch.setattr(module, "pace_of", lambda p: 1.0)
 
 
 @_bed.plant("tuning", tuned("lora"))
