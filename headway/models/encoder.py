@@ -56,6 +56,10 @@ class EncoderSpec(BackboneSpec):
         return self.start.is_random
 
     @property
+    def pretrained_as(self) -> str | None:
+        return self.start.called
+
+    @property
     def trained_first(self) -> Any:
         return None if self.start.before is None else self.start
 

@@ -49,6 +49,11 @@ class ModelSpec(Variant):
         return True
 
     @property
+    def pretrained_as(self) -> str | None:
+        """The name of the pretrained model whose weights it starts from; None = random weights."""
+        return None
+
+    @property
     def trained_first(self) -> Any:
         """The start for which another recipe must be trained first; None = there is none."""
         return None

@@ -38,6 +38,11 @@ class StartSpec(Variant):
         return False
 
     @property
+    def called(self) -> str | None:
+        """The name of the pretrained model, for messages; None = there is none."""
+        return None
+
+    @property
     def tokenizer(self) -> dict[str, Any] | None:
         """The tokenizer that the weights were trained with, as a value of `data.tokenizer`; None = any."""
         return None

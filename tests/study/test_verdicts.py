@@ -237,6 +237,18 @@ def test_unequal_costs_of_arms_are_stated():
     assert notes == ("unequal parameters: new has 1.3M, old 1.2M (8 % more)",)
 
 
+def test_weights_that_all_seeds_start_from_are_named_where_arms_differ_in_them():
+    """A pretrained model is a sample of one: seeds of fine-tuning do not show how much another would differ."""
+    table = {"new": arm(), "old": arm()}
+    bert, other = Circumstances(pretrained_as="docs-bert"), Circumstances(pretrained_as="minilm")
+    (note,) = is_better(table, {"new": bert, "old": Circumstances()}).notes
+    assert note.startswith("all seeds of new start from 'docs-bert': how much another pretraining")
+    (note,) = is_better(table, {"new": bert, "old": other}).notes
+    assert note.startswith("all seeds of new start from 'docs-bert', all seeds of old start from 'minilm':")
+    assert is_better(table, {"new": bert, "old": bert}).notes == ()
+    assert is_better(table, {"new": Circumstances(), "old": Circumstances()}).notes == ()
+
+
 def test_looks_at_test_are_counted():
     table = {"new": arm(), "old": arm()}
     question = Better(arm="new", than="old", on="test.perplexity")

@@ -29,6 +29,8 @@ class Circumstances:
     """Seeds without a valid score, with the status of their runs: diverged, not begun …"""
     optimizer: tuple[str, float] | None = None
     """The kind of optimizer and its learning rate."""
+    pretrained_as: str | None = None
+    """The name of the pretrained model that all of its seeds start from; None = each draws its own weights."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ class Results:
         return {arm.name: self._circumstances(arm) for arm in self.study.arms}
 
     def _circumstances(self, arm: Arm) -> Circumstances:
-        runs, optimizer = self.of(arm.name), self.study.recipes[arm.name].training.optimizer
+        runs, recipe = self.of(arm.name), self.study.recipes[arm.name]
+        optimizer = recipe.training.optimizer
         lost = {seed: how for seed in self.study.seeds if (how := self.missing.get(f"{arm.name}.seed-{seed}"))}
         failed = {finding.audit: finding.sentence for run in runs for finding in run.failures}
         return Circumstances(
@@ -93,6 +94,7 @@ class Results:
             failed,
             lost,
             (optimizer.kind, optimizer.learning_rate),
+            recipe.model.pretrained_as,
         )
 
     @property

@@ -1,5 +1,5 @@
-"""What qualifies or invalidates a verdict: failed audits, diverged runs, unequal costs, a test split looked at too
-often."""
+"""What qualifies or invalidates a verdict: failed audits, diverged runs, unequal costs, weights that all seeds share, a
+test split looked at too often."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
@@ -60,8 +60,7 @@ def caveats(question: Question, arms: Sequence[str], evidence: StudyEvidence) ->
             at = [seed for seed, reason in about[arm].lost.items() if reason == why]
             notes.append(f"{arm}, seed{'s' * (len(at) > 1)} {listed(at)}: {why}")
     notes += [note for what, most in UNEQUAL.items() if (note := _unequal(what, most, about))]
-    if note := _one_rate(about):
-        notes.append(note)
+    notes += [note for note in (_one_rate(about), _one_pretraining(about)) if note]
     if is_test(parsed(question.on).split):
         times = evidence.test_scored
         notes.append(
@@ -83,6 +82,16 @@ def _one_rate(about: Mapping[str, Circumstances]) -> str | None:
         return None
     both = f"{listed(kinds)} share one learning rate ({rates.pop():g})"
     return f"{both}: this shows which one it suits, not which is better; compare each at its own best (better-tuned)"
+
+
+def _one_pretraining(about: Mapping[str, Circumstances]) -> str | None:
+    """A note if arms that start from different weights are compared: a pretrained model is a sample of one."""
+    lent = {arm: facts.pretrained_as for arm, facts in about.items() if facts.pretrained_as is not None}
+    if not lent or len({facts.pretrained_as for facts in about.values()}) < 2:
+        return None
+    arms_of = {name: [arm for arm in lent if lent[arm] == name] for name in dict.fromkeys(lent.values())}
+    whose = ", ".join(f"all seeds of {listed(arms)} start from '{name}'" for name, arms in arms_of.items())
+    return f"{whose}: how much another pretraining would change the result is not part of the interval"
 
 
 T = TypeVar("T")
