@@ -196,14 +196,17 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Train the ladder, its seeds as populations; write points.csv and the report. The same command resumes."""
-    from headway.cli.study import carry_out, folder_of
-    from headway.study.design.study import load_study
+    from headway.study.execution.workers import spare_workers
 
-    use_plugins(with_, trust)
-    study = load_study(file, studies)
-    if study.ladder is None:
-        raise UserError(f"{file} has no ladder: train it with headway study run")
-    carry_out(study, folder_of(file, name, studies), on, workers, [], as_json, minutes)
+    with spare_workers(on, workers):
+        from headway.cli.study import carry_out, folder_of
+        from headway.study.design.study import load_study
+
+        use_plugins(with_, trust)
+        study = load_study(file, studies)
+        if study.ladder is None:
+            raise UserError(f"{file} has no ladder: train it with headway study run")
+        carry_out(study, folder_of(file, name, studies), on, workers, [], as_json, minutes)
 
 
 def _laid_out(
