@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,4 +40,4 @@ def test_two_processes_compute_on_the_gpu_they_share_by_the_service():
         servers = subprocess.run([PROGRAM], input="get_server_list\n", env=env, capture_output=True, text=True).stdout
     assert found == [[str(256**3), str(torch.cuda.get_device_properties(0).uuid)]] * 2
     assert any(character.isdigit() for character in servers)
-    assert not os.path.exists(environments[name][SOCKETS])
+    assert not Path(environments[name][SOCKETS]).exists()
