@@ -12,6 +12,10 @@ class UserError(Exception):
     """A mistake by the caller, not a bug in Headway. The command line prints the message and exits with 2."""
 
 
+class NoRoomError(UserError):
+    """Something needs more memory than there is, by an estimate from below; nothing was allocated."""
+
+
 class EndedElsewhereError(UserError):
     """Another process of the same run failed and reports the error; this process exits without a message."""
 

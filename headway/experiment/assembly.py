@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headway.core.errors import UserError
 from headway.core.yaml import flat
-from headway.experiment.size import check_size
+from headway.experiment.size import check_weights
 from headway.nn.replicated import set_dropout
 from headway.nn.trainable import Trainable, moving, pace_of
 from headway.recipe.recipe import Recipe
@@ -38,7 +38,7 @@ def assemble(
     """Build the replicas of these recipes as one model, and the sampler of their batches."""
     recipe, seeds = recipes[0], [r.seed for r in recipes]
     with processes.together():
-        check_size(recipe, task, len(recipes), setting.device)
+        check_weights(recipe, task, len(recipes), setting.device)
         model = task.build(seeds, str(setting.device))
         set_dropout(model, [r.model.dropout for r in recipes])
         sampler = task.sampler(seeds, str(setting.device))

@@ -29,7 +29,7 @@ from headway.core.files import side_by_side
 from headway.core.plugins import reason_of
 from headway.experiment import assembly
 from headway.experiment.kept import KeptMembers, device, probe_of_recipe, start_is_there
-from headway.experiment.size import check_size
+from headway.experiment.size import check_weights
 from headway.nn.seeding import drawn_once
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, load
@@ -157,7 +157,7 @@ def _but_for_the_seed(recipe: Recipe, task: Task) -> str:
 def audit_recipe(recipe: Recipe) -> Report:
     """Audit a recipe before training: its data, and a freshly initialized model."""
     task = tasks.load(recipe)
-    check_size(recipe, task, 1, torch.device(device()))
+    check_weights(recipe, task, 1, torch.device(device()))
     with drawn_once():
         model = audit_model(probe_of_recipe(recipe, task))
     return model + task.evidence.data + task.evidence.reading()

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from headway.core.errors import UserError
+from headway.core.errors import NoRoomError
 from headway.core.reading import memory_of_machine
 from headway.core.spec import Spec
 from headway.recipe import plugins
 from headway.recipe.recipe import Recipe
 from headway.tasks.task import Task
+from headway.training.tuning import Full, Layerwise
 
 FLOAT = 4
 """Bytes per parameter: weights stay float32, whatever precision the products use."""
@@ -37,33 +38,45 @@ COPIES = 8
 """Copies of the weights (gradients, optimizer state, averages), of attention scores, and of logits."""
 
 
-def check_size(recipe: Recipe, task: Task, replicas: int, device: torch.device) -> None:
-    """Raise a UserError if a recipe's weights, and what training them needs, cannot fit."""
+def check_weights(recipe: Recipe, task: Task, replicas: int, device: torch.device) -> None:
+    """Raise an error if the weights of a recipe, and their gradients, cannot fit."""
     if _is_pretrained(recipe):
         return
-    there, training = memory_of(device), recipe.training
+    there = memory_of(device)
     # Most models are small, and torch takes seconds to load its meta device.
-    is_small = ROUGH_BYTES * replicas * _parameters_at_most(recipe, task) < there
-    parameters = 0 if is_small else parameters_of_recipe(recipe, task)
-    weights = replicas * parameters * 2 * FLOAT
-    batch = replicas * kept_at_least(recipe, task, device)
-    if weights + batch <= there:
+    if ROUGH_BYTES * replicas * _parameters_at_most(recipe, task) < there:
         return
-    parameters = parameters or parameters_of_recipe(recipe, task)
-    many = f"{replicas} replicas of " if replicas > 1 else ""
-    needs = f"{_bytes(weights)} for weights and their gradients"
-    if batch > weights:
-        tokens = f"{task.tokens_per_step // training.accumulate:,} tokens in a batch"
-        less = "shorten the rows (data.segment, model.context), lower training.batch or raise training.accumulate"
-        needs = f"{_bytes(batch)} for what is kept of {tokens}: {less}"
-    where = "this machine" if device.type == "cpu" else str(device)
-    count = f"{parameters:,}" if parameters < UNCOUNTABLE else f"more than {UNCOUNTABLE:,}"
-    raise UserError(f"{where} has {_bytes(there)}, but {many}{count} parameters need at least {needs}")
+    parameters = parameters_of_recipe(recipe, task)
+    if (needed := replicas * parameters * 2 * FLOAT) > there:
+        count = f"{parameters:,}" if parameters < UNCOUNTABLE else f"more than {UNCOUNTABLE:,}"
+        many = f"{replicas} replicas of " if replicas > 1 else ""
+        needs = f"{many}{count} parameters need at least {_bytes(needed)} for weights and their gradients"
+        raise NoRoomError(f"{_has(device, there)}, but {needs}")
+
+
+def check_batch(recipe: Recipe, task: Task, replicas: int, device: torch.device, processes: int = 1) -> None:
+    """Raise an error if what training keeps of a batch for the backward pass cannot fit. Several processes divide the
+    rows; on a CPU they also share the memory."""
+    if _is_pretrained(recipe):
+        return
+    there, divided = memory_of(device), processes if device.type == "cuda" else 1
+    if (needed := replicas * kept_at_least(recipe, task, device) // divided) > there:
+        tokens = f"{task.tokens_per_step // recipe.training.accumulate // divided:,} tokens in a batch"
+        many = f" of {replicas} replicas" if replicas > 1 else ""
+        fewer = ", or train fewer replicas at a time (--together)" if replicas > 1 else ""
+        less = (
+            f"shorten the rows (data.segment, model.context), lower training.batch or raise training.accumulate{fewer}"
+        )
+        needs = f"training needs at least {_bytes(needed)} for what is kept of {tokens}{many}"
+        raise NoRoomError(f"{_has(device, there)}, but {needs}: {less}")
 
 
 def kept_at_least(recipe: Recipe, task: Task, device: torch.device) -> int:
-    """Bytes per replica that are kept of a batch for the backward pass: the embeddings, and what each mixer keeps."""
+    """Bytes per replica that are kept of a batch for the backward pass: the embeddings, and what each mixer keeps. 0 if
+    layers are frozen, which keep nothing or less."""
     training, width = recipe.training, recipe.model.width
+    if not isinstance(training.tuning, Full | Layerwise):
+        return 0
     may_be_half = training.precision == "bf16" or (training.precision == "auto" and device.type != "cpu")
     of_a_token = FLOAT * width + sum(mixer.kept(width) for mixer in recipe.model.mixers) * (2 if may_be_half else FLOAT)
     return task.tokens_per_step // training.accumulate * of_a_token
@@ -152,6 +165,10 @@ def memory_of(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return memory_of_machine()
+
+
+def _has(device: torch.device, memory: int) -> str:
+    return f"{'this machine' if device.type == 'cpu' else device} has {_bytes(memory)}"
 
 
 def _bytes(count: int) -> str:

@@ -26,6 +26,7 @@ from headway.experiment.audit import audit_runs
 from headway.experiment.background_compile import compiler_for, kind_of_step
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
+from headway.experiment.size import check_batch
 from headway.nn.trainable import Trainable
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run, check_new, create_together
@@ -134,6 +135,7 @@ class Training:
         recipe = going_on(self.members[0]) if self.resume else self.recipe
         self.task = _load_task(recipe, self.processes, known_as)
         with self.processes.together():
+            check_batch(self.recipe, self.task, len(self.recipes), self.setting.device, self.processes.world)
             for run in self.written:
                 if run.folder.exists():
                     self.task.check_same_data(run)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from headway.core.errors import NoRoomError
 from headway.core.processors import share_of_gpu
 
 USABLE_FRACTION = 0.92
@@ -41,7 +42,7 @@ def largest_population(
         return Capacity(wanted, f"all at once: {told}")
     try:
         one, two = (_peak(device, step_with, R) for R in (1, 2))
-    except torch.cuda.OutOfMemoryError:
+    except (torch.cuda.OutOfMemoryError, NoRoomError):
         return Capacity(1, f"one at a time: two replicas do not fit into {_gib(free)}")
     each, shared = max(two - one, 1), max(2 * one - two, 0)
     fits = max(1, min(wanted, int((free * USABLE_FRACTION - shared) // each)))

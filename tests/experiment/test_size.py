@@ -9,7 +9,7 @@ from tiny import cache_in, tiny_recipe
 from headway import tasks
 from headway.core.errors import UserError
 from headway.experiment.assembly import assemble
-from headway.experiment.size import check_size, kept_at_least, needed_at_most, parameters_of_recipe
+from headway.experiment.size import check_batch, check_weights, kept_at_least, needed_at_most, parameters_of_recipe
 from headway.models.backbone import check_ids
 from headway.models.language_model import LanguageModelSpec
 from headway.nn.attention import AttentionSpec
@@ -68,28 +68,64 @@ def test_models_that_cannot_fit_are_refused_with_parameters_and_bytes(workshop, 
     recipe = tiny_recipe(workshop.text, *change.split())
     task = dataclasses.replace(tasks.load(tiny_recipe(workshop.text)), recipe=recipe)
     if not said:
-        check_size(recipe, task, 1, CPU)
+        check_weights(recipe, task, 1, CPU)
+        check_batch(recipe, task, 1, CPU)
         return
     with pytest.raises(UserError) as caught:
-        check_size(recipe, task, 1, CPU)
+        check_weights(recipe, task, 1, CPU)
+        check_batch(recipe, task, 1, CPU)
     assert all(words in str(caught.value) for words in said)
 
 
 def test_every_replica_counts(workshop, monkeypatch):
     recipe = tiny_recipe(workshop.text)
     task = tasks.load(recipe)
-    needed = 2 * 4 * parameters_of_recipe(recipe, task) + kept_at_least(recipe, task, CPU)
+    weights, batch = 2 * 4 * parameters_of_recipe(recipe, task), kept_at_least(recipe, task, CPU)
+    for check, needed, said in (
+        (check_weights, weights, "4 replicas of "),
+        (check_batch, batch, "of 4 replicas.*--together"),
+    ):
+        monkeypatch.setattr("headway.experiment.size.memory_of", lambda device, needed=needed: 3 * needed)
+        check(recipe, task, 3, CPU)
+        with pytest.raises(UserError, match=said):
+            check(recipe, task, 4, CPU)
+
+
+def test_processes_on_gpus_divide_the_batch(workshop, monkeypatch):
+    recipe, gpu = tiny_recipe(workshop.text), torch.device("cuda:0")
+    task = tasks.load(recipe)
+    needed = kept_at_least(recipe, task, gpu)
+    monkeypatch.setattr("headway.experiment.size.memory_of", lambda device: needed / 2)
+    check_batch(recipe, task, 1, gpu, processes=2)
+    for device, processes in ((gpu, 1), (CPU, 2)):
+        with pytest.raises(UserError, match="training needs at least"):
+            check_batch(recipe, task, 1, device, processes)
+
+
+def test_audits_need_no_room_for_a_batch(workshop, monkeypatch):
+    """Audits take excerpts of a batch, before training and after it."""
+    from headway.experiment.audit import audit_recipe
+
+    recipe = tiny_recipe(workshop.text)
+    task = tasks.load(recipe)
+    needed = 2 * 4 * parameters_of_recipe(recipe, task)
+    assert kept_at_least(recipe, task, CPU) > 0
     monkeypatch.setattr("headway.experiment.size.memory_of", lambda device: 3 * needed)
-    check_size(recipe, task, 3, CPU)
-    with pytest.raises(UserError, match="4 replicas of "):
-        check_size(recipe, task, 4, CPU)
+    monkeypatch.setattr("headway.experiment.size.kept_at_least", lambda *given: 10**18)
+    assert audit_recipe(recipe).findings
+
+
+def test_frozen_layers_keep_nothing():
+    for tuning, kept in (("frozen", False), ("full", True)):
+        recipe = load("python-modules", [f"training.tuning={tuning}"])
+        assert (kept_at_least(recipe, tasks.load(recipe), CPU) > 0) == kept
 
 
 def test_training_checks_the_size_first(workshop, monkeypatch, command_line, tmp_path):
     monkeypatch.chdir(tmp_path)
     for words in (["model.width=1048576"], ["training.batch=1000000000000", "--vary", "seed=0..1"]):
         answer = command_line("train", str(workshop.recipe), "--name", "new", *words)
-        assert answer.code == 2 and "need at least" in answer.words
+        assert answer.code == 2 and "at least" in answer.words
     assert not (tmp_path / "runs").exists()
     deep = command_line("train", str(workshop.recipe), "--name", "new", "model.layers=100000")
     assert deep.code == 2 and "model.layers" in deep.words

@@ -244,7 +244,7 @@ def test_weights_that_all_seeds_start_from_are_named_where_arms_differ_in_them()
     (note,) = is_better(table, {"new": bert, "old": Circumstances()}).notes
     assert note.startswith("all seeds of new start from 'docs-bert': how much another pretraining")
     (note,) = is_better(table, {"new": bert, "old": other}).notes
-    assert note.startswith("all seeds of new start from 'docs-bert', all seeds of old start from 'minilm':")
+    assert note.startswith("all seeds of new start from 'docs-bert', those of old start from 'minilm':")
     assert is_better(table, {"new": bert, "old": bert}).notes == ()
     assert is_better(table, {"new": Circumstances(), "old": Circumstances()}).notes == ()
 

@@ -31,13 +31,13 @@ ENOUGH = 400
 UNITS, VOCABULARY = 24, 3000
 """Different words that are read of a text, and the commonest words of a side that are counted."""
 SHORT = 2.5
-"""Texts of fewer words, on average, are read as pairs of letters."""
+"""A side whose texts have fewer words, on average, is read as pairs of letters: single words, or Chinese."""
 OF_SIMILAR_LENGTH = 60
 """The other sources are at most so far away in the order of lengths."""
-TELLS = 0.7
-"""Minimum share at the top of all ranks among the pairs that belong together. In parallel text, spelt-out numbers and
-words to sort it is 0.8 or more, with up to half of the pairs misaligned; between sentences and the next ones it is 0.5,
-between sums and their results 0.2."""
+TELLS = 0.75
+"""Minimum share at the top of all ranks among the pairs that belong together. In thousands of pairs of parallel text,
+spelt-out numbers and words to sort it is 0.8 or more, with up to half of the pairs misaligned; in hundreds it can be
+less. Between sentences and the next ones it is 0.5, between sums and their results 0.2."""
 
 _UNIT = re.compile(r"\w+|[^\w\s]")
 
@@ -60,9 +60,8 @@ class Associations:
             raise DoesNotApply(f"there are fewer than {ENOUGH} pairs to learn which words go together")
         self._rng = np.random.default_rng(0)
         some = [pairs[k] for k in np.sort(self._rng.permutation(len(pairs))[:LEARNT])]
-        words = sum(len(source.split()) + len(target.split()) for source, target in some)
-        self._by_letters = words < SHORT * 2 * len(some)
-        units = [[self._units(pair[side]) for pair in some] for side in (0, 1)]
+        self._by_letters = [sum(len(pair[side].split()) for pair in some) < SHORT * len(some) for side in (0, 1)]
+        units = [[self._units(pair[side], side) for pair in some] for side in (0, 1)]
         commonest = (Counter(unit for text in texts for unit in text).most_common(VOCABULARY) for texts in units)
         self._ids = [{unit: k for k, (unit, _) in enumerate(counted)} for counted in commonest]
         sources, targets = (self._table(texts, ids) for texts, ids in zip(units, self._ids, strict=True))
@@ -77,13 +76,14 @@ class Associations:
         """Of pairs that were not learnt from."""
         if len(pairs) < ENOUGH:
             return Misaligned(0.0, 0.0)
-        sources, targets = (self._table([self._units(pair[k]) for pair in pairs], self._ids[k]) for k in (0, 1))
+        sources, targets = (self._table([self._units(pair[k], k) for pair in pairs], self._ids[k]) for k in (0, 1))
         return _mixture(self._ranks(sources, targets, self._learnt[0]))
 
-    def _units(self, text: str) -> list[str]:
+    def _units(self, text: str, side: int) -> list[str]:
         """The different words of a text, or its pairs of letters."""
         text = text.lower()
-        found = [f" {text} "[k : k + 2] for k in range(len(text) + 1)] if self._by_letters else _UNIT.findall(text)
+        letters = self._by_letters[side]
+        found = [f" {text} "[k : k + 2] for k in range(len(text) + 1)] if letters else _UNIT.findall(text)
         return list(dict.fromkeys(found))[:UNITS]
 
     def _table(self, texts: Sequence[Sequence[str]], ids: dict[str, int]) -> Int[np.ndarray, "n units"]:
@@ -100,18 +100,30 @@ class Associations:
         targets: Int[np.ndarray, "n units"],
         learnt: Float[np.ndarray, "words words"],
     ) -> Int[np.ndarray, " asked"]:
-        """Of some pairs: how many other sources explain the target less well than its own does."""
+        """Of some pairs: how many other sources explain the target less well than its own does. Repeated pairs count
+        once, and pairs that share the known words of a side with one of the others are left out: whose source is the
+        better one cannot be told for them."""
+        alike = [_same_rows(side) for side in (sources, targets)]
         by_length = np.argsort((sources >= 0).sum(1), kind="stable")
-        asked = self._rng.permutation(len(sources))[:ASKED]
+        _, first = np.unique(np.stack(alike)[:, by_length], axis=1, return_index=True)
+        by_length = by_length[np.sort(first)]
+        if len(by_length) < ENOUGH // 2:
+            return np.zeros(0, int)
+        asked = self._rng.permutation(len(by_length))[:ASKED]
         away = self._rng.integers(1, OF_SIMILAR_LENGTH, (len(asked), OTHERS)) * self._rng.choice(
             [-1, 1], (len(asked), OTHERS)
         )
-        own, others = by_length[asked], by_length[(asked[:, None] + away) % len(sources)]
-        places = np.concatenate([own[:, None], others], 1)
-        explained = _explained(learnt, sources[places], targets[own][:, None])
-        explained = explained[explained.max(1) > 0]  # of other targets no word is known
+        own, others = by_length[asked], by_length[(asked[:, None] + away) % len(by_length)]
+        explained = _explained(learnt, sources[np.concatenate([own[:, None], others], 1)], targets[own][:, None])
+        differ = np.all([(side[others] != side[own][:, None]).all(1) for side in alike], axis=0)
+        explained = explained[differ & (explained.max(1) > 0)]  # of the other targets no word is known
         explained += 1e-6 * self._rng.random(explained.shape)  # ties are broken at random
         return (explained[:, :1] > explained[:, 1:]).sum(1)
+
+
+def _same_rows(table: Int[np.ndarray, "n units"]) -> Int[np.ndarray, " n"]:
+    """A number for each row, the same for rows with the same words."""
+    return np.unique(np.sort(table, 1), axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _associated(

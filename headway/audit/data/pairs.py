@@ -211,8 +211,9 @@ def misaligned_pairs(data: PairSet) -> Outcome:
     pairs of train, and each target of the other half, and of held-out splits, is ranked: does its own source explain
     it better than nineteen sources of similar length? Of pairs that belong together the own source is first; of others
     it is anywhere, so twice the share in the lower half is the share of misaligned pairs. One in ten is a warning,
-    three in ten a failure: lines were paired by a faulty aligner, or one file was partly shuffled. If the words do not
-    tell even the other pairs clearly, as in sums and their results, the audit does not apply.
+    three in ten a failure: lines were paired by a faulty aligner, or one file was partly shuffled. The true share may
+    be larger, since a target that went to a similar source looks right. If the words do not tell even the other pairs
+    clearly, as in sums and their results, the audit does not apply.
     """
     files = data.files or data.pairs
     words = Associations(files["train"])

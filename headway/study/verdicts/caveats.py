@@ -90,8 +90,8 @@ def _one_pretraining(about: Mapping[str, Circumstances]) -> str | None:
     if not lent or len({facts.pretrained_as for facts in about.values()}) < 2:
         return None
     arms_of = {name: [arm for arm in lent if lent[arm] == name] for name in dict.fromkeys(lent.values())}
-    whose = ", ".join(f"all seeds of {listed(arms)} start from '{name}'" for name, arms in arms_of.items())
-    return f"{whose}: how much another pretraining would change the result is not part of the interval"
+    whose = ", those of ".join(f"{listed(arms)} start from '{name}'" for name, arms in arms_of.items())
+    return f"all seeds of {whose}: how much another pretraining would change the result is not part of the interval"
 
 
 T = TypeVar("T")
