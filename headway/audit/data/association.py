@@ -34,10 +34,10 @@ SHORT = 2.5
 """A side whose texts have fewer words, on average, is read as pairs of letters: single words, or Chinese."""
 OF_SIMILAR_LENGTH = 60
 """The other sources are at most so far away in the order of lengths."""
-TELLS = 0.75
+TELLS, TELLS_CLEARLY = 0.7, 0.8
 """Minimum share at the top of all ranks among the pairs that belong together. In thousands of pairs of parallel text,
-spelt-out numbers and words to sort it is 0.8 or more, with up to half of the pairs misaligned; in hundreds it can be
-less. Between sentences and the next ones it is 0.5, between sums and their results 0.2."""
+spelt-out numbers and words to sort it is 0.8 or more, with up to half of the pairs misaligned; in hundreds, or in very
+short texts, it is less. Between sentences and the next ones it is 0.5, between sums and their results 0.2."""
 
 _UNIT = re.compile(r"\w+|[^\w\s]")
 
@@ -50,6 +50,10 @@ class Misaligned(NamedTuple):
     @property
     def is_sure(self) -> bool:
         return self.told >= TELLS
+
+    @property
+    def is_clear(self) -> bool:
+        return self.told >= TELLS_CLEARLY
 
 
 class Associations:
@@ -107,7 +111,7 @@ class Associations:
         by_length = np.argsort((sources >= 0).sum(1), kind="stable")
         _, first = np.unique(np.stack(alike)[:, by_length], axis=1, return_index=True)
         by_length = by_length[np.sort(first)]
-        if len(by_length) < ENOUGH // 2:
+        if len(by_length) <= OTHERS:
             return np.zeros(0, int)
         asked = self._rng.permutation(len(by_length))[:ASKED]
         away = self._rng.integers(1, OF_SIMILAR_LENGTH, (len(asked), OTHERS)) * self._rng.choice(
