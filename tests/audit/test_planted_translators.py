@@ -271,6 +271,17 @@ def test_shuffled_targets_are_found(share: float, verdict: str, source):
     assert finding.value == pytest.approx(share, abs=0.04)
 
 
+@pytest.mark.parametrize("line", [("( Laughter )", "( Rires )"), ("order {} was shipped", "commande {} expédiée")])
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_lines_that_repeat_are_not_misaligned(line: tuple[str, str], share: float):
+    """All of their sources explain their targets equally well, so ranks among them say nothing."""
+    rng = np.random.default_rng(0)
+    often = [tuple(side.format(k) for side in line) for k in range(100_000, 110_000)]
+    train = [often[k] if rng.random() < share else pair for k, pair in enumerate(numbers_en_fr.splits()["train"])]
+    (finding,) = run_audits([misaligned_pairs], PairSet({"train": train})).findings
+    assert finding.verdict == "pass"
+
+
 @pytest.mark.parametrize("apart", [1.0, 0.8, 0.5])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25])
 def test_the_share_of_swapped_rows_is_estimated_even_for_similar_sides(share: float, apart: float):

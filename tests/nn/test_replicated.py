@@ -112,6 +112,16 @@ def test_values_drawn_in_several_threads_equal_those_drawn_in_one(seeded, monkey
         assert torch.equal(one, several)
 
 
+def test_models_can_be_built_for_inference_in_several_threads(seeded, monkeypatch):
+    """Each thread has modes of its own."""
+    monkeypatch.setattr(seeding, "MANY", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with torch.inference_mode():
+        built = seeded(Linear(2, D, OUT), [1, 2])
+    expected = seeded(Linear(2, D, OUT), [1, 2])
+    assert all(torch.equal(p, q) for p, q in zip(built.parameters(), expected.parameters(), strict=True))
+
+
 def test_an_error_while_drawing_in_several_threads_is_raised(seeded, monkeypatch):
     def draw(p, value, std, replica_seed, name):
         raise MemoryError(name)

@@ -67,7 +67,8 @@ class Associations:
         self._by_letters = [sum(len(pair[side].split()) for pair in some) < SHORT * len(some) for side in (0, 1)]
         units = [[self._units(pair[side], side) for pair in some] for side in (0, 1)]
         commonest = (Counter(unit for text in texts for unit in text).most_common(VOCABULARY) for texts in units)
-        self._ids = [{unit: k for k, (unit, _) in enumerate(counted)} for counted in commonest]
+        # From a word that occurs once, nothing can be learnt for another pair.
+        self._ids = [{unit: k for k, (unit, count) in enumerate(counted) if count > 1} for counted in commonest]
         sources, targets = (self._table(texts, ids) for texts, ids in zip(units, self._ids, strict=True))
         self._halves = [(sources[half::2], targets[half::2]) for half in (0, 1)]
         self._learnt = [_associated(*half) for half in self._halves]
