@@ -21,6 +21,7 @@ from headway.audit.scores.recount import Recount
 from headway.audit.training import TRAINING_AUDITS
 from headway.audit.training.curve import TrainingCurve
 from headway.core import plugins
+from headway.core.files import checksum_of_files
 from headway.data import cache
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
@@ -48,7 +49,7 @@ class Evidence(ABC):
 
     def _kept(self, make: Callable[[], Report], *depends_on: Any) -> Report:
         """The cached report on the same data, from this process or another; else made now and cached."""
-        facts = [_digest(*SOURCES), self.task.data.identity, *depends_on]
+        facts = [_checksum(*SOURCES), self.task.data.identity, *depends_on]
         entry = f"evidence-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
         kept = cache.fetch(entry)
         try:
@@ -166,11 +167,10 @@ def token_set(data: Any) -> tuple[TokenSet, Sequence[Audit]]:
 
 
 @functools.cache
-def _digest(*folders: Path) -> str:
+def _checksum(*folders: Path) -> str:
     """Of all code in these folders, some milliseconds for 200 files. Planted faults are not part of any finding."""
     files = [(folder, path) for folder in folders for path in sorted(folder.rglob("*.py"))]
-    read = (path.read_bytes() for folder, path in files if "plants" not in path.relative_to(folder).parts)
-    return hashlib.sha256(b"\0".join(read)).hexdigest()
+    return checksum_of_files(*(path for folder, path in files if "plants" not in path.relative_to(folder).parts))
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:

@@ -7,6 +7,7 @@ restores them.
 
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -168,6 +169,12 @@ def as_json(value: Any) -> str:
 
 def checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+@functools.cache
+def checksum_of_files(*paths: Path) -> str:
+    """Of several files that stay the same while the process runs, such as sources; missing ones are left out."""
+    return checksum(b"\0".join(path.read_bytes() for path in paths if path.is_file()))
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def _draw(p: Tensor, value: float, std: float, replica_seed: int, name: str) -> 
     if kept is not None and what in kept:
         p.copy_(kept[what])
         return
-    p.normal_(value, std, generator=random.generator(replica_seed, "start", name))  # a generator of its own
+    p.normal_(value, std, generator=random.generator(replica_seed, "start", name))
     if kept is not None:
         kept[what] = p.clone()
 

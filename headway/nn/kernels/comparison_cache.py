@@ -24,7 +24,7 @@ import torch
 
 from headway.core import random
 from headway.core.errors import UserError
-from headway.core.files import as_json, cache_folder, write_whole
+from headway.core.files import as_json, cache_folder, checksum_of_files, write_whole
 from headway.core.reading import read_json
 
 MAX_BYTES = 1 << 16
@@ -70,7 +70,7 @@ class KernelCase(NamedTuple):
         if built_on is None:
             return None
         own = sys.modules[self.check.__module__].__file__ or ""
-        sources = _digest(*sorted(Path(__file__).parent.glob("*.py")), Path(random.__file__), Path(own))
+        sources = checksum_of_files(*sorted(Path(__file__).parent.glob("*.py")), Path(random.__file__), Path(own))
         asked = {"operation": self.operation, "check": self.check.__qualname__, "case": repr(self.case)}
         return {**asked, "sources": sources, **built_on}
 
@@ -92,11 +92,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-@cache
-def _digest(*sources: Path) -> str:
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()
 
 
 def _path(key: dict[str, str]) -> Path:

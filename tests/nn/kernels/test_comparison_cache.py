@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from headway.core.files import checksum_of_files
 from headway.data import cache
 from headway.nn.kernels import comparison_cache, trusted
 
@@ -67,7 +68,7 @@ def test_another_machine_is_another_comparison(monkeypatch, changed):
 def test_another_source_is_another_comparison(monkeypatch):
     kernel = Kernel()
     assert kernel.is_trusted(64)
-    monkeypatch.setattr(comparison_cache, "_digest", lambda *sources: "another")
+    monkeypatch.setattr(comparison_cache, "checksum_of_files", lambda *sources: "another")
     assert kernel.is_trusted(64) and kernel.times == 2
 
 
@@ -75,7 +76,7 @@ def test_the_sources_of_kernels_and_checks_are_included(tmp_path):
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("x = 1")
     other.write_text("x = 2")
-    assert comparison_cache._digest(one) != comparison_cache._digest(other) != comparison_cache._digest(one, other)
+    assert checksum_of_files(one) != checksum_of_files(other) != checksum_of_files(one, other)
 
 
 @pytest.mark.parametrize(
