@@ -139,6 +139,9 @@ def populations() -> Iterator[Clean]:
         yield Clean("language", changes, seeds=3)
     yield Clean("sums", ("model.dropout=0.3", "model.pooling=max"), seeds=3)
     yield Clean("sums", ("training.optimizer=adagrad", "training.optimizer.learning_rate=0.05"), seeds=2)
+    # More than four are checked in control groups.
+    yield Clean("language", ("model.mixer.fusion=shuffle", "model.positions=t5"), seeds=6)
+    yield Clean("sums", ("model.mixer.fusion=shuffle", "model.dropout=0.1"), seeds=5)
 
 
 def sets_of_data() -> Iterator[tuple[str, Report]]:

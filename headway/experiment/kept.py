@@ -13,6 +13,7 @@ from headway.audit.probe import Probe, are_finite
 from headway.audit.scores.scored import ControlOutputs, answers_of_each
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
+from headway.nn.seeding import seed_noise
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.tasks.task import Task
@@ -67,6 +68,7 @@ class KeptMembers:
         model = reused.get(len(places)) or self.task.build(seeds, device()).eval()
         if _is_built_in(model):
             reused[len(places)] = model
+        seed_noise(model, seeds)
         load_side_by_side(model, [self.checkpoints[place].weights for place in places])
         return ControlOutputs.of_each(model, self.task.sampler(seeds, device()).at(0), self.task)
 

@@ -52,10 +52,18 @@ def seed_part(model: Trainable, part: nn.Module, name: str, seeds: Sequence[int]
     threads = min(MAX_THREADS, torch.get_num_threads()) if numbers >= MANY else 1
     inference = torch.is_inference_mode_enabled()
     side_by_side([partial(_draw_all, draws[k::threads], inference) for k in range(threads)])
+    seed_noise(part, seeds, name)
+    for module in part.modules():
+        if isinstance(module, Noisy):
+            module.clock = model.clock
+
+
+def seed_noise(part: nn.Module, seeds: Sequence[int], name: str = "") -> None:
+    """Only the noise of these seeds, as for a model whose weights are loaded from other replicas. (Some modules use it
+    in evaluation too: a random order of heads that is drawn once.)"""
     for key, module in part.named_modules(prefix=name):
         if isinstance(module, Noisy):
             module.keys.copy_(random.stream_keys(seeds, key))
-            module.clock = model.clock
 
 
 def _draw_all(draws: Sequence[Callable[[], None]], inference: bool) -> None:

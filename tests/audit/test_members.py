@@ -198,6 +198,25 @@ def test_outputs_in_control_groups_equal_those_of_each_alone(runs, fault, monkey
     assert not any(one.agrees_with(other) for one, other in zip(in_groups, alone[1:], strict=False))
 
 
+def test_members_have_the_noise_of_their_own_seeds_in_control_groups(workshop, tmp_path, monkeypatch):
+    """The order of shuffled heads is drawn from the seed, not stored with the weights."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(workshop.cache))
+    recipe = tiny_recipe(workshop.text, "model.mixer.heads=4", "model.mixer.fusion=shuffle")
+    names, recipes = varied(recipe, "tiny", ["seed=0..5"])
+    runs, asked, original = train(recipes, names, tmp_path), [], LanguageModel.forward
+
+    def forward(self, *given, **named):
+        asked.append(self.replicas)
+        return original(self, *given, **named)
+
+    monkeypatch.setattr(LanguageModel, "forward", forward)
+    kept = KeptMembers(runs, [run.checkpoint("auto") for run in runs], tasks.load(runs[0].recipe))
+    in_groups = kept.controls()
+    assert asked.count(1) == asked.count(3) > 0  # of each group one is evaluated alone, and no other needed it
+    monkeypatch.setattr(control_groups, "MAX_ALONE", 6)
+    assert all(one.agrees_with(other) for one, other in zip(in_groups, kept.controls(), strict=True))
+
+
 def test_no_member_has_the_same_place_or_neighbours_in_its_control_group():
     for members in range(control_groups.MAX_ALONE + 1, 70):
         groups = control_groups.control_groups(range(members))
