@@ -52,7 +52,7 @@ CHECKED = {
     ),
     "dropout": ((FLOAT, True), (BF16, False)),
     "rotate": ((4, 32, BF16),),
-    "loss": ((BF16, 128, False), (BF16, 8192, False), (FLOAT, 64, True)),
+    "loss": ((BF16, 128, False), (BF16, 4096, False), (FLOAT, 64, True)),
     "adamw": ((True,), (False,)),
     "product": ((BF16, False, True), (BF16, False, False), (BF16, True, False)),
 }

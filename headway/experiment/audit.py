@@ -30,6 +30,7 @@ from headway.core.plugins import reason_of
 from headway.experiment import assembly
 from headway.experiment.kept import KeptMembers, device, probe_of_recipe, start_is_there
 from headway.experiment.size import check_weights
+from headway.nn.kernels.trusted import using_known_kernels
 from headway.nn.seeding import drawn_once
 from headway.recipe.library import packaged
 from headway.recipe.recipe import Recipe, load
@@ -105,7 +106,7 @@ def audit_runs(runs: Sequence[Run], task: Task) -> list[Report]:
             scored = scored_population(some, task, beside.checkpoints, len(some) / len(runs), beside)
             of_runs.extend(evidence.audit(one.run, one.unaided) + audit_scores(one) for one in scored.members)
 
-    with drawn_once():
+    with drawn_once(), using_known_kernels():  # building kernels takes longer than a few steps do without them
         of_models = audit_models(members(), look)
         population = population_report(runs, task, kept, at_once)
     reports = [model + population + of_data + run for model, run in zip(of_models, of_runs, strict=True)]

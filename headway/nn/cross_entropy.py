@@ -22,7 +22,9 @@ from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.onednn import product_by
 
 LOGITS_PER_CHUNK = {"cpu": 2**28, "cuda": 2**30}
-"""Logits per chunk: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU, where fewer chunks cost less."""
+"""Logits per chunk: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU."""
+SHARE_OF_GPU = 1 / 16
+"""On a GPU with more memory chunks may take this share of it, because fewer chunks cost less."""
 MIN_LOGITS_FOR_CHUNKS = {"cpu": 2**27, "cuda": 2**22}
 """With fewer logits than this, torch's own cross entropy is used."""
 IN_PLACE_LOGITS_PER_CHUNK = 2**23
@@ -170,7 +172,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
         shares = x.new_full((R, N), 1 / N, dtype=torch.float32)
         if counted is not None:
             shares = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        rows = _even_chunk(N, LOGITS_PER_CHUNK["cuda"] // (R * W))
+        rows = _even_chunk(N, _logits_per_chunk(x.device, dtype) // (R * W))
         losses, dx, dw, db = [], torch.empty_like(x, dtype=dtype), None, None
         for first in range(0, N, rows):
             here = slice(first, min(N, first + rows))
@@ -209,6 +211,13 @@ def _padded_table(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[T
     table[:, :V] = weight
     table[:, V:] = 0
     return table
+
+
+def _logits_per_chunk(device: torch.device, dtype: torch.dtype) -> int:
+    if device.type != "cuda":  # kernels run as programs on a CPU, in tests
+        return LOGITS_PER_CHUNK["cuda"]
+    share = SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
+    return max(LOGITS_PER_CHUNK["cuda"], int(share) // dtype.itemsize)
 
 
 def _even_chunk(rows: int, most: int) -> int:

@@ -107,7 +107,7 @@ class Optimizer:
         self.steps += 1
         self.begin_step()
         gradients = [gradient_of(p).flatten(1) for p in self.parameters]
-        lengths = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
+        lengths = _lengths(gradients)
         norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
         alive &= norms.isfinite()
         # A dead replica's gradients may be NaN, and NaN × 0 is NaN: where the scale is 0 gradients are ignored.
@@ -121,6 +121,9 @@ class Optimizer:
 
     def begin_step(self) -> None:
         """Compute what is the same for all parameters."""
+
+    def ask_for_kernels(self) -> None:
+        """Ask for the kernels that a step uses (`nn/kernels/trusted.py`)."""
 
     def compile(self) -> None:
         """Fuse the update into one kernel; otherwise it passes over the weights a dozen times."""
@@ -173,6 +176,14 @@ class AdagradOptimizer(Optimizer):
         gradient = scaled(gradient, scale) + decays * weights
         total.addcmul_(gradient, gradient)
         weights.sub_(gradient / (total.sqrt() + self.spec.epsilon) * rates)
+
+
+def _lengths(gradients: Sequence[Float[Tensor, "R _"]]) -> Float[Tensor, "P R"]:
+    """The norm of each gradient of each replica. On a GPU many small tensors share a launch."""
+    if not gradients[0].is_cuda:
+        return torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
+    found = torch._foreach_norm([own for gradient in gradients for own in gradient])
+    return torch.stack(found).view(len(gradients), -1)
 
 
 def gradient_of(p: Tensor) -> Tensor:

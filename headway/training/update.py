@@ -7,13 +7,15 @@ overhead is most of the time. If batches have several shapes, each shape has its
 
 import logging
 from collections import Counter
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headway.nn.kernels import launching
+from headway.nn.kernels.trusted import compared_together
 from headway.nn.replicated import copies_for_products
 from headway.nn.trainable import Trainable
 from headway.training.averaging import Averages
@@ -29,6 +31,7 @@ _LOG = logging.getLogger("headway")
 STEPS_BEFORE_RECORDING = 3  # warm-up, in which kernels are chosen and compiled; these steps train like the others
 
 Losses = Float[Tensor, "R"]
+Result = TypeVar("Result")
 
 
 class TrainingBatch(Protocol):
@@ -127,10 +130,29 @@ class Update:
         if isinstance(self.sampler, SamplerOfShapes):  # short texts, for which there are no kernels to check
             return
         self.model.train()
-        part = self.sampler.at(torch.zeros_like(self.model.clock.step)).part(0, self.spec.accumulate)
+        with torch.no_grad():
+            self._first_part(self.sampler)
+
+    def _first_part(self, sampler: Sampler) -> Losses:
+        """The losses of the first part of this step's batch, uncompiled. Nothing changes by it."""
+        part = sampler.at(self.model.clock.step).part(0, self.spec.accumulate)
         before = self.carried.before(0, self.spec.accumulate, part.begins) if self.carried else None
-        with self.setting.autocast(), torch.no_grad():
-            self.model.loss(part, before)
+        with self.setting.autocast():
+            return self.model.loss(part, before)[0]
+
+    def build_kernels(self, sampler: Sampler) -> None:
+        """Compute gradients once to find out which kernels a step asks for, and build all that are new at the same
+        time. One after another, as the first step would, takes three times as long."""
+        with compared_together():
+            self.optimizer.ask_for_kernels()
+            try:
+                with self.copies.in_use():
+                    self._first_part(sampler).sum().backward()
+            except Exception as error:
+                if not is_out_of_memory(error):  # without kernels it may need more memory than a step does
+                    raise
+            for p in self.optimizer.parameters:
+                p.grad = None
 
     def __call__(self, step: int, rate: float) -> tuple[Losses, Losses]:
         """Take this step at this fraction of the learning rates; return each replica's loss and gradient norm."""
@@ -150,11 +172,13 @@ class Update:
     def on_gpu(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
         if not self.setting.recorded:
             return self.compute(sampler, shape)
+        if not self.steps_taken and self.compiled_shapes is None:
+            self.on_side_stream(lambda: self.build_kernels(sampler))
         if shape not in self.recordings and self.steps_taken[shape] == STEPS_BEFORE_RECORDING:
             self.recordings[shape] = self.record(sampler, shape)
         self.steps_taken[shape] += 1
         if shape not in self.recordings:
-            return self.on_side_stream(sampler, shape)
+            return self.on_side_stream(lambda: self.compute(sampler, shape))
         recorded = self.recordings[shape]
         recorded.graph.replay()
         return recorded.losses.clone(), recorded.norms.clone()  # the next replay overwrites them
@@ -212,12 +236,12 @@ class Update:
             p.grad = None
         return losses, norms
 
-    def on_side_stream(self, sampler: Sampler, shape: int) -> tuple[Losses, Losses]:
+    def on_side_stream(self, compute: Callable[[], Result]) -> Result:
         """Compute on the stream that the CUDA graph will use, because autograd remembers the stream it first ran on."""
         assert self.stream is not None
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            found = self.compute(sampler, shape)
+            found = compute()
         torch.cuda.current_stream().wait_stream(self.stream)
         return found
 

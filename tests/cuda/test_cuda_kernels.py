@@ -31,8 +31,9 @@ KERNELS = [
     ("rotate", (3, 16, FLOAT)),
     ("rotate", (4, 32, BF16)),
     ("loss", (FLOAT, 128, True)),
+    ("loss", (BF16, 1024, False)),
     ("loss", (BF16, 4096, False)),
-    ("loss", (BF16, 8192, False)),
+    ("loss", (BF16, 4096, True)),
     *(("adamw", (count,)) for count in fused_adamw.COUNTS),
     *(("product", (BF16, several, biased)) for several, biased in ((False, True), (False, False), (True, False))),
 ]

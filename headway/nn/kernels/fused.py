@@ -58,7 +58,8 @@ class _Activate(torch.autograd.Function):
         R, D = bias.shape
         rows, N = products.numel() // D, products.numel() // D // R
         y = torch.empty_like(products)
-        ROWS, BLOCK = launching.tile(min(D, 256))
+        BLOCK = min(256, launching.next_power_of_two(D))
+        ROWS = 2048 // BLOCK
         grid = (launching.ceil_div(rows, ROWS), launching.ceil_div(D, BLOCK))
         launching.kernels().activate_forward[grid](products, bias, y, rows, N, D, kind, ROWS, BLOCK)
         ctx.save_for_backward(*(() if kind == "none" else (products,)), bias)
@@ -71,7 +72,8 @@ class _Activate(torch.autograd.Function):
         *kept, bias = ctx.saved_tensors
         dy, (R, D) = dy.contiguous(), bias.shape
         N = dy.numel() // D // R
-        ROWS, BLOCK = launching.tile(min(D, 256))
+        BLOCK = min(128, launching.next_power_of_two(D))  # smaller tiles than forward: more is computed for each
+        ROWS = 1024 // BLOCK
         columns = launching.ceil_div(D, BLOCK)
         parts, per = launching.programs_and_rows(N, ROWS, R * columns)
         dx = torch.empty_like(dy) if kept else dy

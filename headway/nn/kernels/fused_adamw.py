@@ -34,7 +34,8 @@ def adamw(
 def can_step(weights: Tensor) -> bool:
     if not launching.available(weights) or weights.dtype != torch.float32:
         return False
-    return all(trusted("adamw", weights.device, check_adamw, count) for count in COUNTS)
+    verdicts = [trusted("adamw", weights.device, check_adamw, count) for count in COUNTS]  # ask for each of them
+    return all(verdicts)
 
 
 def plain_adamw(

@@ -221,6 +221,14 @@ def rotated(
     tl.store(out + 1, even * sin + odd * cos, here)
 
 
+@triton.jit
+def _added_up(v, largest, total):
+    """The largest logit of each lane, and the sum of exp(logit - largest), with these logits [lanes, side]."""
+    higher = tl.maximum(largest, tl.max(v, 1))
+    total = total * tl.exp(largest - higher) + tl.sum(tl.exp(v - higher[:, None]), 1)
+    return higher, total
+
+
 @triton.jit(do_not_specialize=["V"])
 def loss_and_slope(
     logits, targets, shares, losses, V, W, smoothing, smooth: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr,
@@ -228,9 +236,11 @@ def loss_and_slope(
     """The loss of each row of logits, which are overwritten by its derivative. There are V words; rows have W elements,
     a multiple of 64.
 
-    Because of W, loads and stores can be vectorised; elements beyond V are masked afterwards. A row is read twice, the
-    second time from its end, which is still in the cache. A lane finds the maximum of `SIDE` elements before it takes
-    their exponentials, so that the running sum is rescaled only once for all of them."""
+    Because of W, loads and stores can be vectorised. Elements beyond V are masked, in a loop of their own, because
+    masks take as long as the rest. A row is read twice, the second time from its end, which is still in the cache. A
+    lane finds the maximum of `SIDE` elements before it takes their exponentials, so that the running sum is rescaled
+    only once for all of them."""
+    PIECE: tl.constexpr = LANES * SIDE
     row = tl.program_id(0).to(tl.int64)
     logits += row * W
     target, share = tl.load(targets + row).to(tl.int32), tl.load(shares + row)
@@ -238,16 +248,18 @@ def loss_and_slope(
     unit = tl.arange(0, LANES)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
     largest, total = tl.full((LANES,), -1e30, tl.float32), tl.zeros((LANES,), tl.float32)
     plain_sum = tl.zeros((LANES,), tl.float32)
-    for first in range(0, W, LANES * SIDE):
+    full = V // PIECE * PIECE
+    for first in range(0, full, PIECE):
+        v = tl.load(logits + first + unit, eviction_policy="evict_last").to(tl.float32)
+        if smooth:
+            plain_sum += tl.sum(v, 1)
+        largest, total = _added_up(v, largest, total)
+    for first in range(full, W, PIECE):
         word = first + unit
         v = tl.load(logits + word, word < W, 0.0, eviction_policy="evict_last").to(tl.float32)
         if smooth:
             plain_sum += tl.sum(tl.where(word < V, v, 0.0), 1)
-        v = tl.where(word < V, v, -1e30)
-        higher = tl.maximum(largest, tl.max(v, 1))
-        now = tl.where(word < V, tl.exp(v - higher[:, None]), 0.0)
-        total = total * tl.exp(largest - higher) + tl.sum(now, 1)
-        largest = higher
+        largest, total = _added_up(tl.where(word < V, v, -float("inf")), largest, total)
     most = tl.max(largest, 0)
     log_total = most + tl.log(tl.sum(total * tl.exp(largest - most), 0))
     wanted, spread = asked, 0.0
@@ -255,12 +267,16 @@ def loss_and_slope(
         spread = smoothing / V
         wanted = (1.0 - smoothing) * asked + spread * tl.sum(plain_sum, 0)
     tl.store(losses + row, (log_total - wanted) * share)
-    end = (W - 1) // (LANES * SIDE) * (LANES * SIDE)
-    for back in range(0, W, LANES * SIDE):
-        word = end - back + unit
+    for first in range(full, W, PIECE):
+        word = first + unit
         v = tl.load(logits + word, word < W, 0.0, eviction_policy="evict_first").to(tl.float32)
         d = tl.exp(v - log_total) - tl.where(word == target, 1.0 - smoothing, 0.0) - spread
         tl.store(logits + word, tl.where(word < V, d * share, 0.0), word < W, eviction_policy="evict_first")
+    for back in range(PIECE, full + PIECE, PIECE):
+        word = full - back + unit
+        v = tl.load(logits + word, eviction_policy="evict_first").to(tl.float32)
+        d = tl.exp(v - log_total) - tl.where(word == target, 1.0 - smoothing, 0.0) - spread
+        tl.store(logits + word, d * share, eviction_policy="evict_first")
 
 
 @triton.jit

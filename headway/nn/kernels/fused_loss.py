@@ -10,9 +10,10 @@ from torch import Tensor
 from headway.nn.kernels import launching
 from headway.nn.kernels.trusted import TOLERANCE, by_kernel, difference, sample_values
 
-LARGEST_PIECE = 8192
-"""Logits that a program processes at once. With 16 warps per program, few rows are processed at the same time, 25 MB
-with 50,000 words in bf16, so that they are still in the GPU's cache when they are read again."""
+PIECES = 1024, 4096
+"""Logits that a program processes at once, with small and with large vocabularies. The fewer rows are processed at the
+same time, the more likely they are still in the GPU's cache when they are read again; large pieces make them few."""
+MANY_WORDS = 2**14
 SIDE = 8
 """Adjacent logits per lane: in bf16, as many as one load reads."""
 
@@ -56,11 +57,11 @@ def plain_loss_and_slope(
 
 
 def _piece(width: int) -> int:
-    return min(LARGEST_PIECE, launching.next_power_of_two(width))
+    return min(PIECES[width > MANY_WORDS], launching.next_power_of_two(width))
 
 
 def check_loss(device, dtype, piece, smooth) -> float:
-    W = piece if piece < LARGEST_PIECE else piece + 64
+    W = 2 * piece + 64 if piece in PIECES else piece  # whole pieces and a part of one
     V, smoothing = W - 3, 0.1 if smooth else 0.0
     logits, targets = sample_values((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
     shares = torch.where(torch.arange(16, device=device) % 5 > 0, 1 / 16, 0.0).expand(2, 16)

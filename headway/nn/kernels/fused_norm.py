@@ -72,11 +72,12 @@ class _SumAndNorm(torch.autograd.Function):
         ctx.of_given = None if given is None else given.dtype
         ctx.first = None if mask is None else mask.first
         ctx.save_for_backward(total, weight, mean, scale, *(() if mask is None else mask[:3]))
-        ROWS, BLOCK = launching.tile(D)
+        ROWS, BLOCK, warps = launching.tile(D)
         launching.kernels().norm_forward[(launching.ceil_div(N, ROWS), R)](
             x, weight, weight if bias is None else bias, normed, mean, scale, N, D, eps,
             x if given is None else given, weight if given_bias is None else given_bias, total, *_of_kernel(mask, x),
             centred, bias is not None, given is not None, given_bias is not None, mask is not None, ROWS, BLOCK,
+            num_warps=warps,
         )  # fmt: skip
         return total, normed
 
@@ -94,13 +95,13 @@ class _SumAndNorm(torch.autograd.Function):
         dx = torch.empty_like(total)
         splits = ctx.of_given is not None and (drops or ctx.of_given != dx.dtype)
         d_given = torch.empty_like(dx, dtype=ctx.of_given) if splits else dx
-        ROWS, BLOCK = launching.tile(D)
+        ROWS, BLOCK, warps = launching.tile(D)
         parts, per = launching.programs_and_rows(N, ROWS, R)
         sums = torch.empty(1 + biased + biased_more, R, parts, D, dtype=torch.float32, device=dx.device)
         launching.kernels().norm_backward[(R, parts)](
             d_normed, total, weight, mean, scale, dx, sums[0], sums[int(biased)], N, D, per,
             d_total, d_given, sums[-1], *_of_kernel(mask, total),
-            centred, biased, splits, biased_more, drops, ROWS, BLOCK,
+            centred, biased, splits, biased_more, drops, ROWS, BLOCK, num_warps=warps,
         )  # fmt: skip
         sums = sums.sum(2)
         d_given = None if ctx.of_given is None else d_given

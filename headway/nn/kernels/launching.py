@@ -14,6 +14,8 @@ from torch import Tensor
 
 from headway.nn.kernels.trusted import TOLERANCE
 
+PROGRAMS = 1056
+"""Of a kernel that sums over rows: eight for each multiprocessor of an H200."""
 _in_use = _switched_off = False
 
 
@@ -67,10 +69,13 @@ def next_power_of_two(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-def tile(D: int) -> tuple[int, int]:
-    """Rows and columns of the tile that one program processes at a time."""
+def tile(D: int) -> tuple[int, int, int]:
+    """For a kernel that processes whole rows: rows and columns of the tile of one program, and its warps. The best of
+    those tried on an H200 (docs/log.md)."""
     BLOCK = next_power_of_two(D)
-    return max(1, min(32, 2048 // BLOCK)), BLOCK
+    if BLOCK <= 512:
+        return max(4, 512 // BLOCK), BLOCK, 2
+    return max(1, 2048 // BLOCK), BLOCK, max(4, BLOCK // 512)
 
 
 def ceil_div(count: int, size: int) -> int:
@@ -80,6 +85,6 @@ def ceil_div(count: int, size: int) -> int:
 def programs_and_rows(N: int, ROWS: int, others: int) -> tuple[int, int]:
     """The number of programs that share the rows of a replica, and the rows of each, given `others`: the number of
     replicas (and column blocks) that run in parallel."""
-    most = max(1, 2048 // others)
+    most = max(1, PROGRAMS // others)
     per = ceil_div(ceil_div(N, min(most, ceil_div(N, ROWS))), ROWS) * ROWS
     return ceil_div(N, per), per

@@ -1,6 +1,8 @@
 """A kernel that agreed is not compared again on the same machine, unless something it depends on has changed."""
 
 import json
+import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -128,3 +130,62 @@ def test_the_entry_of_a_kernel_that_fails_later_is_removed():
 def test_on_a_cpu_nothing_is_cached(monkeypatch):
     monkeypatch.undo()
     assert comparison_cache.machine(CPU) is None
+
+
+GPU = torch.device("cuda:0")
+
+
+@pytest.fixture
+def on_its_gpu(monkeypatch):
+    """Comparisons for a GPU, which run on a CPU here."""
+    monkeypatch.setattr(trusted, "_in_this_thread", lambda device: nullcontext())
+
+
+def asked(names, off=0.0, running=None):
+    """Ask for kernels of these names, and count comparisons."""
+    told, compared = [], []
+
+    def check(device, name) -> float:
+        if running is not None:
+            running.wait(10)
+        compared.append(name)
+        return off
+
+    told = [trusted.trusted("norm", GPU, check, name) for name in names]
+    return told, compared
+
+
+def test_kernels_that_are_asked_for_together_are_compared_at_the_same_time(on_its_gpu):
+    """Each comparison waits until all of them have begun."""
+    running = threading.Barrier(4)
+    with trusted.compared_together():
+        told, compared = asked("abcd", running=running)
+        assert told == [False] * 4 and not compared
+        assert asked("a")[0] == [False]  # asked for once more: still one comparison
+    assert sorted(compared) == [*"abcd"]
+    assert asked("abcd") == ([True] * 4, [])
+    assert len(kept()) == 4
+
+
+def test_a_kernel_that_is_wrong_is_refused_among_others_too(on_its_gpu, caplog):
+    with trusted.compared_together():
+        asked("a"), asked("b", off=0.5)
+    assert asked("ab") == ([True, False], []) and caplog.text.count("not used") == 1
+
+
+def test_only_known_kernels_are_used_where_building_one_does_not_pay(on_its_gpu):
+    assert asked("a") == ([True], ["a"])
+    with trusted.using_known_kernels() as in_vain:
+        assert asked("ab") == ([True, False], [])
+    assert [kernel.case for kernel in in_vain.values()] == [("b",)]
+    assert asked("b") == ([True], ["b"])  # it was not refused, only postponed
+    trusted._verdicts.clear()
+    with trusted.using_known_kernels():
+        assert asked("ab") == ([True, True], [])  # known from the cache
+    assert not trusted._postponed
+
+
+def test_kernels_on_a_cpu_are_compared_at_once_everywhere():
+    """They need not be built."""
+    with trusted.using_known_kernels():
+        assert trusted.trusted("norm", CPU, lambda device: 0.0)

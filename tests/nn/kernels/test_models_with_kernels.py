@@ -137,7 +137,7 @@ def test_additions_and_norms_are_one_kernel(kernels, monkeypatch, placement):
 
         monkeypatch.setattr(kernel, "function", noted)
     monkeypatch.setattr(launching, "wanted", lambda x: torch.is_grad_enabled())
-    monkeypatch.setattr(launching, "tile", lambda D: (16, 16))  # so that each launch is one program
+    monkeypatch.setattr(launching, "tile", lambda D: (16, 16, 1))  # so that each launch is one program
     for _ in ("kernels are checked", "and used"):
         for seen in (adds, biases, joins):
             seen.clear()
