@@ -20,6 +20,7 @@ from headway.cli.options import (
     use_plugins,
 )
 from headway.core.errors import UserError
+from headway.core.gpu_start import start_gpu_meanwhile
 
 if TYPE_CHECKING:
     from headway.recipe.recipe import Recipe
@@ -55,6 +56,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or a population of models, and score it."""
+    start_gpu_meanwhile()
     with importing():
         from headway.cli import progress
         from headway.experiment.population import train_in_turns

@@ -226,7 +226,7 @@ def _trusted_kernels(device: torch.device, by_cudnn: bool) -> AbstractContextMan
 CUDNN_MIN_LENGTH = 256
 """It is no faster for shorter segments."""
 _cudnn: dict[tuple[int, int, int], bool] = {}
-"""Whether it can be used, by (heads, slots, head width). During torch.compile an unknown shape counts as no."""
+"""Whether it can be used, by (heads, slots, head width), for torch.compile: there an unknown shape counts as no."""
 
 
 def _can_use_cudnn(q: Heads) -> bool:
@@ -235,10 +235,9 @@ def _can_use_cudnn(q: Heads) -> bool:
         return False
     if torch.compiler.is_compiling():
         return _cudnn.get((H, T, d), False)
-    if (H, T, d) not in _cudnn and not torch.cuda.is_current_stream_capturing():
-        hopper = torch.cuda.get_device_capability(q.device) >= (9, 0)
-        _cudnn[H, T, d] = hopper and trusted("cuDNN's attention", q.device, check_cudnn, H, T, d, q.dtype)
-    return _cudnn.get((H, T, d), False)
+    hopper = torch.cuda.get_device_capability(q.device) >= (9, 0)
+    _cudnn[H, T, d] = hopper and trusted("cuDNN's attention", q.device, check_cudnn, H, T, d, q.dtype)
+    return _cudnn[H, T, d]
 
 
 class _GradientInHeadLayout(torch.autograd.Function):

@@ -65,8 +65,9 @@ if [ "$word" = quit ]; then {stop or ":"}; {note}; else {server}; fi
 
 
 @pytest.fixture
-def temporary(monkeypatch):
-    """The folder for temporary files; its path is short, since sockets go there."""
+def temporary(monkeypatch, tmp_path):
+    """The folder for temporary files; its path is short, since sockets go there. (pytest's own folder is made first, so
+    that it is not in this one.)"""
     with tempfile.TemporaryDirectory(prefix="t-") as folder:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr("tempfile.tempdir", None)

@@ -26,6 +26,7 @@ from typing import Any, TextIO
 
 from headway.core.errors import UserError
 from headway.core.events import Began, Event, Listener, Stepped, Warned
+from headway.core.gpu_start import DRIVER, load_kernel_compiler
 from headway.core.plugins import load_text, reason_of
 from headway.core.reading import opened_to_append
 from headway.core.status import State, Status
@@ -119,6 +120,8 @@ def main() -> None:
     from headway.experiment.population import train_in_turns  # noqa: F401
     from headway.study.results.measuring import measure  # noqa: F401
 
+    if DRIVER.exists():
+        load_kernel_compiler()
     set_up(orders.get())
     with one_close_look_each():
         while True:

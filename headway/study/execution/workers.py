@@ -14,18 +14,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from headway.core.environment import own_python
+from headway.core.gpu_start import DRIVER
 from headway.core.processors import cores
 from headway.study.execution.sharing import most_processes
 
 if TYPE_CHECKING:
     from headway.study.design.study import PlannedRun
-
-DRIVER = Path("/dev/nvidiactl")
-"""The device file of NVIDIA's driver: whether there is a GPU can be told by it without importing torch."""
 
 
 def threads(number: int) -> dict[str, str]:
