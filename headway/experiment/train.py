@@ -204,10 +204,13 @@ class Training:
         device = self.setting.device
         noted = [run.facts["compiled_from"] for run in self.written if "compiled_from" in run.facts]
         at, way = max(map(tuple, noted)) if self.resume and noted else (None, "whole")
+        until = max(
+            (run.facts["compiled_until"] for run in self.written if "compiled_until" in run.facts), default=None
+        )
 
-        def note(step: int, way: str) -> None:
+        def note(**facts: Any) -> None:
             for run in self.written:  # queued, so that it is stored before any later checkpoint
-                self.writer(lambda run=run: run.note(compiled_from=[step, way]))
+                self.writer(lambda run=run: run.note(**facts))
 
         def tell(text: str) -> None:
             self.announce(Noted(of=self.names, text=text))
@@ -222,6 +225,7 @@ class Training:
             tell=tell,
             swap_at=at,
             way=way,
+            until=until if self.resume else None,
         )
 
     def run(self) -> None:

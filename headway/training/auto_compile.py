@@ -6,11 +6,12 @@ for a moment, loads the compiled program from the cache, and uses it from the ne
 for another process, training itself would pause for the whole compilation, and the estimate takes this into account.
 There are two ways (`compiling.py`): a single layer compiles faster and serves all layers; the whole model runs faster.
 The measured costs and gains are cached, so that the next training of the same kind can decide before its first step.
+If compiled steps turn out to be slower, training goes back to uncompiled ones.
 
 Compiled kernels round differently: weights are bit-identical up to the swap, and equally good but not identical after
-it. So the step of the swap is written to the run's folder (`compiled_from` in run.json) before it happens, and a
-resumed run swaps at the same step. For a training that is bit-reproducible from its first step, use
-`training.compile=on` or `off`.
+it. So the step of the swap is written to the run's folder (`compiled_from` in run.json, `compiled_until` for the way
+back) before it happens, and a resumed run swaps at the same step. For a training that is bit-reproducible from its
+first step, use `training.compile=on` or `off`.
 """
 
 import hashlib
@@ -67,11 +68,14 @@ class Costs:
 
 
 ASSUMED = {
-    "layers": Costs(compiling=25.0, pause=8.0, times=1.12),
-    "whole": Costs(compiling=45.0, pause=17.0, times=1.2),
+    "layers": Costs(compiling=25.0, pause=8.0, times=1.0),
+    "whole": Costs(compiling=45.0, pause=17.0, times=1.02),
 }
-"""Assumed until measured on this machine. On one H200, without a training at the same time, a layer was compiled after
-16 seconds and a whole model after 34, or 17 from the cache (docs/speed.md). With one it has not been measured yet."""
+"""Assumed until measured on this machine, for models whose operations have kernels (`nn/kernels`). Of four shapes on an
+H200 one was 1.02 times faster when compiled, and three were slower (docs/speed.md). So only trainings of more than a
+quarter of an hour try whether they are among the faster ones."""
+SLOWER = 0.98
+"""A speed-up below which training goes back to uncompiled steps. Timings vary by as much."""
 
 
 class CompileJob(Protocol):
@@ -150,14 +154,17 @@ class AutoCompile:
         kind: str,
         total: int,
         compiler: Callable[[], Compiler],
-        note: Callable[[int, str], None],
+        note: Callable[..., None],
         tell: Callable[[str], None],
         swap_at: int | None = None,
         way: str = "whole",
+        until: int | None = None,
     ):
         """`kind`: the same for all trainings that compile to the same program; `compiler`: how to compile, given the
-        memory that is free when it is called; `note`: writes the step of the swap and the way into the runs' folders;
-        `swap_at` and `way`: what those folders already have, in a resumed run."""
+        memory that is free when it is called; `note`: writes facts into the runs' folders: the step of the swap with
+        the way, and that of the way back; `swap_at`, `way` and `until`: what those folders already have, in a resumed
+        run."""
+        self.until = until
         self.kind, self.total, self.compiler, self.note, self.tell = kind, total, compiler, note, tell
         self.swap_at, self.way, self.known = swap_at, way, known(kind)
         self.by: Compiler | FromCache = FromCache()
@@ -173,7 +180,11 @@ class AutoCompile:
             self._decide_at_the_start(step)
         if self.job is not None and (why := self.job.ended()) is not None:
             self._take_over(step, why)
-        if self.swap_at is not None and step >= self.swap_at and not self.swapped:
+        if self.until is not None and step >= self.until:
+            if self.swapped:
+                self.swapped, self.swap_at = False, None
+                update.uncompile()
+        elif self.swap_at is not None and step >= self.swap_at and not self.swapped:
             self.swapped, self.swap_at, self.began = True, step, time.perf_counter()
             update.compile(whole=self.way == "whole")
         elif self.swapped and not self.warmed and step > (self.swap_at or 0) + STEPS_BEFORE_RECORDING:
@@ -193,6 +204,8 @@ class AutoCompile:
                 brought = replace(self.costs, times=self.plain_step / each, measured=True, step=self.plain_step)
                 self.costs, self.plain_step = brought, 0.0  # once is enough
                 self._keep()
+                if brought.times < SLOWER and share_of_gpu() == 1:
+                    self._go_back(last)
             return
         if first < self.first + warm or self.job is not None:  # compiling in the background slows steps down
             return
@@ -258,8 +271,13 @@ class AutoCompile:
             self.tell(f"compiled, but too late for this training; the next one of its kind can use it: {took}")
 
     def _swap(self, step: int) -> None:
-        self.note(step, self.way)
+        self.note(compiled_from=[step, self.way])
         self.swap_at = step
+
+    def _go_back(self, step: int) -> None:
+        self.note(compiled_until=step)
+        self.until = step
+        self.tell(f"uncompiled again from step {step} on: compiled steps are {1 / self.costs.times:.2f} times slower")
 
     def _keep(self) -> None:
         """Save costs and gain for the next training of this kind. Not if other processes share the GPU, because step

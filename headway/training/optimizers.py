@@ -182,7 +182,7 @@ def _lengths(gradients: Sequence[Float[Tensor, "R _"]]) -> Float[Tensor, "P R"]:
     """The norm of each gradient of each replica. On a GPU many small tensors share a launch."""
     if not gradients[0].is_cuda:
         return torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
-    found = torch._foreach_norm([own for gradient in gradients for own in gradient])
+    found = torch._foreach_norm([own for gradient in gradients for own in gradient])  # pyright: ignore
     return torch.stack(found).view(len(gradients), -1)
 
 

@@ -104,7 +104,7 @@ class Update:
         self.steps_taken: Counter[int] = Counter()  # per shape
         self.recordings: dict[int, Recording] = {}
         self.stream = torch.cuda.Stream() if alive.is_cuda else None
-        self.pool = torch.cuda.graph_pool_handle() if alive.is_cuda else None  # graphs never run at the same time
+        self._discard_recordings()
         if setting.compiled:
             self.compile(whole=True)
 
@@ -112,17 +112,26 @@ class Update:
         """Use compiled programs from the next step on. Nothing else changes: weights, optimizer state, noise and data
         stay the same, so steps differ only by the rounding of the compiler's kernels. CUDA graphs are discarded and
         recorded again."""
-        self.recordings.clear()
-        self.steps_taken.clear()
         if self.stream is not None:
             self._try_kernels()
-            self.pool = torch.cuda.graph_pool_handle()
+        self._discard_recordings()
         # By default the compiler makes one program for all shapes, which is slower than one for each of a few shapes.
         dynamic = False if isinstance(self.sampler, SamplerOfShapes) else None
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
         with launching.in_use():
             self.optimizer.compile()
         self.compiled_shapes = set()
+
+    def uncompile(self) -> None:
+        """Undo `compile`, from the next step on."""
+        self.compiled_shapes, self.loss = None, self.model.loss
+        self.optimizer.uncompile()
+        self._discard_recordings()
+
+    def _discard_recordings(self) -> None:
+        self.recordings.clear()
+        self.steps_taken.clear()
+        self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
 
     def _try_kernels(self) -> None:
         """Run the loss once uncompiled, because kernels are checked only outside torch.compile

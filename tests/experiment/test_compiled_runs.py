@@ -28,7 +28,11 @@ def compiles(monkeypatch):
         plain = self.loss
         self.loss = lambda batch, state: (plain(batch, state)[0] * 1.001, plain(batch, state)[1])
 
+    def uncompile(self):
+        self.loss = self.model.loss
+
     monkeypatch.setattr(Update, "compile", compile)
+    monkeypatch.setattr(Update, "uncompile", uncompile)
 
 
 def test_the_step_of_the_switch_is_recorded_in_every_folder(variants):
@@ -41,24 +45,47 @@ def test_the_step_of_the_switch_is_recorded_in_every_folder(variants):
     assert any(text.startswith("compiled from step 6 on") for text in said)
 
 
+def dies_after(step, variants, monkeypatch):
+    """A training that is lost after the checkpoint of this step."""
+    save = checkpoint.save
+
+    def dying(folder, made):
+        if made.step > step:
+            raise MemoryError("killed")
+        save(folder, made)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", dying)
+        with pytest.raises(MemoryError):
+            trained(variants, "broken")
+
+
 @pytest.mark.parametrize("saved", [5, 11], ids=["before the swap", "after it"])
 def test_a_resumed_run_switches_at_the_same_step(variants, monkeypatch, saved):
     whole = trained(variants[:2], "whole")
     if saved == 11:
         trained(variants[:2], "broken", listeners=[Interrupting(10)])
     else:
-        save = checkpoint.save
-
-        def dying(folder, made):
-            if made.step > saved:
-                raise MemoryError("killed")
-            save(folder, made)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint, "save", dying)
-            with pytest.raises(MemoryError):
-                trained(variants[:2], "broken")
+        dies_after(saved, variants[:2], monkeypatch)
     resumed = trained(variants[:2], "broken", resume=True)
     for ours, theirs in zip(resumed, whole, strict=True):
+        assert losses(ours) == losses(theirs)
+        assert same_end(ours, theirs)
+
+
+@pytest.mark.parametrize("saved", [10, 15], ids=["between", "after the way back"])
+def test_a_resumed_run_goes_back_to_uncompiled_steps_at_the_same_step(variants, monkeypatch, saved):
+    monkeypatch.setattr(auto_compile, "SLOWER", 1e9)
+    monkeypatch.setattr(auto_compile, "ASSUMED", {"whole": auto_compile.Costs(1.0, 1.0, 2.0)})
+    monkeypatch.setattr(auto_compile.AutoCompile, "_keep", lambda self: None)  # each training measures by itself
+    variants, told = [one.with_changes(["training.duration=24 steps"]) for one in variants[:2]], Told()
+    whole = trained(variants, "whole", listeners=[told])
+    ((start, end),) = {(run.facts["compiled_from"][0], run.facts["compiled_until"]) for run in whole}
+    assert start == 6 and 10 < end < 16
+    assert any("uncompiled again" in event.text for event in told.events if isinstance(event, Noted))
+    dies_after(saved, variants, monkeypatch)
+    resumed = trained(variants, "broken", resume=True)
+    for ours, theirs in zip(resumed, whole, strict=True):
+        assert ours.facts["compiled_until"] == end
         assert losses(ours) == losses(theirs)
         assert same_end(ours, theirs)

@@ -11,10 +11,17 @@ class Update:
     """Records at which step it was compiled."""
 
     def __init__(self):
-        self.step, self.compiled_at = 0, []
+        self.step, self.compiled_at, self.uncompiled_at = 0, [], []
 
     def compile(self, whole):
         self.compiled_at.append(self.step)
+
+    def uncompile(self):
+        self.uncompiled_at.append(self.step)
+
+    @property
+    def is_compiled(self):
+        return len(self.compiled_at) > len(self.uncompiled_at)
 
 
 class Process:
@@ -31,14 +38,24 @@ class Process:
         self.stopped = True
 
 
+@pytest.fixture(autouse=True)
+def assumed(monkeypatch):
+    """As if compiling were known to pay."""
+    costs = {"layers": Costs(compiling=25.0, pause=8.0, times=1.12), "whole": Costs(45.0, pause=17.0, times=1.2)}
+    monkeypatch.setattr(auto_compile, "ASSUMED", costs)
+
+
 @pytest.fixture
 def training(monkeypatch, tmp_path):
     """Simulates this many steps, of this many seconds each on a fake clock; compiled steps are twice as fast."""
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
 
-    def run(total, each, process=None, swap_at=None, first=0, window=10, by=None, contended=1.0, first_compiled=0.0):
+    def run(
+        total, each, process=None, swap_at=None, first=0, window=10, by=None, contended=1.0, first_compiled=0.0,
+        times=2.0, until=None,
+    ):  # fmt: skip
         """`contended`: how many times slower a step is while another process compiles; `first_compiled`: extra seconds
-        of the first compiled step."""
+        of the first compiled step; `times`: how many times faster compiled steps are."""
         clock = [0.0]
         monkeypatch.setattr(auto_compile.time, "perf_counter", lambda: clock[0])
         update, notes, said, started = Update(), [], [], []
@@ -48,18 +65,23 @@ def training(monkeypatch, tmp_path):
             return process
 
         compiler = by or InBackground(start)
-        watched = AutoCompile("a kind", total, lambda: compiler, lambda at, way: notes.append(at), said.append, swap_at)
+
+        def note(compiled_from=None, compiled_until=None):
+            notes.append(compiled_from[0] if compiled_from else -compiled_until)
+
+        watched = AutoCompile("a kind", total, lambda: compiler, note, said.append, swap_at, until=until)
         began, mark = 0.0, first
         for step in range(first, total):
             update.step = step
             watched.before(step, update)
             slower = contended if watched.job is not None else 1.0
-            clock[0] += each / 2 if update.compiled_at else each * slower
+            clock[0] += each / times if update.is_compiled else each * slower
             clock[0] += first_compiled if update.compiled_at == [step] else 0.0
             if (step + 1 - first) % window == 0:
                 watched.after(mark, step + 1, clock[0] - began)
                 began, mark = clock[0], step + 1
         watched.stop()
+        run.uncompiled_at = update.uncompiled_at
         return update.compiled_at, notes, said, started
 
     return run
@@ -93,6 +115,32 @@ def test_measurements_on_a_shared_gpu_are_not_stored(training, monkeypatch):
     monkeypatch.setenv(processors.SHARE, "0.5")
     assert training(2000, 0.1, Process(steps=50))[0]
     assert auto_compile.known("a kind") == auto_compile.ASSUMED
+
+
+def test_training_goes_back_if_compiled_steps_are_slower(training):
+    compiled, notes, said, _ = training(2000, 0.1, Process(steps=50), times=0.9)
+    (start,), (end,) = compiled, training.uncompiled_at
+    assert start < end < start + 40 and notes == [start, -end]
+    assert said[-1] == f"uncompiled again from step {end} on: compiled steps are 1.11 times slower"
+    compiled, notes, said, started = training(2000, 0.1, Process(steps=50), times=0.9)
+    assert (compiled, notes, started) == ([], [], []) and "as measured before" in said[0]  # nor does the next one try
+
+
+def test_small_differences_are_no_reason_to_go_back(training):
+    compiled, notes, *_ = training(2000, 0.1, Process(steps=50), times=0.99)
+    assert training.uncompiled_at == [] and notes == compiled
+
+
+def test_steps_on_a_shared_gpu_are_no_reason_to_go_back(training, monkeypatch):
+    monkeypatch.setenv(processors.SHARE, "0.5")
+    training(2000, 0.1, Process(steps=50), times=0.5)
+    assert training.uncompiled_at == []
+
+
+def test_a_resumed_training_goes_back_at_the_recorded_step(training):
+    assert training(100, 0.1, swap_at=40, until=70, first=20)[:2] == ([40], []) and training.uncompiled_at == [70]
+    assert training(100, 0.1, swap_at=40, until=70, first=60)[:2] == ([60], []) and training.uncompiled_at == [70]
+    assert training(100, 0.1, swap_at=40, until=70, first=80)[:2] == ([], []) and training.uncompiled_at == []
 
 
 def test_a_resumed_training_switches_at_the_recorded_step(training):
