@@ -33,3 +33,15 @@ def test_a_difference_across_a_kink_is_no_wrong_gradient(at_a_kink, monkeypatch)
     assert audit_model(at_a_kink, (audited.gradient,)).findings[0].verdict == "pass"
     monkeypatch.setattr(audited, "STEPS", audited.STEPS[:1])
     assert audit_model(at_a_kink, (audited.gradient,)).findings[0].verdict == "fail"
+
+
+@pytest.mark.parametrize("name", ["layers.0.feedforward.into.weight", "embedding.weight", "layers.0.mixer.output.bias"])
+@pytest.mark.parametrize(("share", "verdict"), [(1.0, "pass"), (1.03, "fail"), (0.97, "fail")])
+def test_a_gradient_of_the_wrong_size_is_found(name, share, verdict):
+    """However the random directions fall."""
+    recipe = load("demo", SMALL[:3])
+    probe = probe_of_recipe(recipe, tasks.load(recipe))
+    dict(probe.model.named_parameters())[name].register_hook(lambda gradient: share * gradient)
+    (finding,) = audit_model(probe, (audited.gradient,)).findings
+    assert finding.verdict == verdict, finding.sentence
+    assert verdict == "pass" or name in finding.sentence
