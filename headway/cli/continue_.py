@@ -9,6 +9,7 @@ import typer
 from headway.cli.options import AsJson, RunsFolder, Strict, Trust, With, importing, run_argument, use_plugins
 from headway.cli.train import tell
 from headway.core.errors import UserError, did_you_mean
+from headway.core.gpu_start import start_gpu_meanwhile
 
 if TYPE_CHECKING:
     from headway.training.schedule import Duration
@@ -37,6 +38,7 @@ def continue_(
     as_json: AsJson = False,
 ) -> None:
     """Train finished runs for longer, as new runs. The same command resumes one that was interrupted."""
+    start_gpu_meanwhile()
     with importing():
         from headway.cli import progress
         from headway.core.files import check_names

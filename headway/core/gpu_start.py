@@ -9,12 +9,21 @@ from pathlib import Path
 DRIVER = Path("/dev/nvidiactl")
 """The device file of NVIDIA's driver: whether there is a GPU can be told by it without importing torch."""
 
+THREAD = "headway-gpu"
+
 
 def start_gpu_meanwhile() -> None:
     """Start CUDA and Triton in a thread, as soon as torch is imported: for commands that train in this process. The
     interpreter waits for the thread at its end, because CUDA must not start while it is being taken down."""
     if DRIVER.exists():
-        threading.Thread(target=_start_gpu, name="headway-gpu").start()
+        threading.Thread(target=_start_gpu, name=THREAD).start()
+
+
+def wait_for_gpu() -> None:
+    """Until that thread has ended: before this process is forked, which is only safe without others at work."""
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join()
 
 
 def _start_gpu() -> None:

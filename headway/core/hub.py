@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from headway.core.errors import UserError
+from headway.core.gpu_start import wait_for_gpu
 
 _ONE_PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _TIMEOUT = 15.0  # seconds until a hub that does not answer counts as unreachable
@@ -133,6 +134,7 @@ def in_child_process(address: Address, work: Callable[[], Any], patience: float)
     """Run `work` in a child process, which can be ended if it hangs or fills the memory.
 
     It is given up if it writes nothing for `patience` seconds, or uses far more memory than any list of files needs."""
+    wait_for_gpu()
     here, there = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about threads: the child uses nothing that they hold

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -24,10 +24,21 @@ import torch
 from headway import __version__
 from headway.core import plugins
 from headway.core.environment import own_python
-from headway.nn.trainable import Trainable
+from headway.nn.kernels import launching
+from headway.nn.trainable import Trainable, is_built_in
 from headway.recipe.plugins import texts_for
 from headway.recipe.recipe import Recipe
-from headway.training.auto_compile import CompileJob, Compiler, InBackground, InPlace
+from headway.training.adam import MomentsOptimizer
+from headway.training.auto_compile import (
+    WITH_KERNELS,
+    WITHOUT_KERNELS,
+    CompileJob,
+    Compiler,
+    Costs,
+    InBackground,
+    InPlace,
+)
+from headway.training.optimizers import Optimizer
 from headway.training.setting import Setting
 from headway.training.update import Sampler, Update
 
@@ -48,6 +59,13 @@ def kind_of_step(recipe: Recipe, model: Trainable, sampler: Sampler, tokens: int
     read = type(sampler).__name__, tokens, str(setting.precision)
     gpu = torch.cuda.get_device_name(setting.device) if setting.device.type == "cuda" else "cpu"
     return repr((recipe.model.model_dump_json(), trained, sizes, *read, gpu, torch.__version__, __version__))
+
+
+def assumed_for(model: Trainable, optimizer: Optimizer) -> Mapping[str, Costs]:
+    """What to assume of compiling, by whether there are kernels for what a step does."""
+    one_step = len(optimizer.base_rates) == 1 or isinstance(optimizer, MomentsOptimizer)
+    served = launching.kernels() is not None and one_step and is_built_in(model)
+    return WITH_KERNELS if served else WITHOUT_KERNELS
 
 
 def start_compiling(recipes: Sequence[Recipe], way: str) -> CompileJob:

@@ -14,6 +14,7 @@ from headway.audit.scores.scored import ControlOutputs, answers_of_each
 from headway.core.errors import UserError
 from headway.nn.replicated import set_dropout
 from headway.nn.seeding import seed_noise
+from headway.nn.trainable import is_built_in
 from headway.recipe.recipe import Recipe
 from headway.run.folder import Run
 from headway.tasks.task import Task
@@ -45,7 +46,7 @@ class KeptMembers:
         because such layers may keep other state than their weights.)"""
         found: list[ControlOutputs | None] = [None] * len(self.runs)
         groups, reused = control_groups(self._usable), dict[int, Any]()
-        if len(groups) == len(self._usable) or not _is_built_in(self._everyone.model):
+        if len(groups) == len(self._usable) or not is_built_in(self._everyone.model):
             for place in self._usable:
                 (found[place],) = self._outputs([place], reused)
             return found
@@ -66,7 +67,7 @@ class KeptMembers:
         building it takes longer than evaluating it."""
         seeds = [self.runs[place].recipe.seed for place in places]
         model = reused.get(len(places)) or self.task.build(seeds, device()).eval()
-        if _is_built_in(model):
+        if is_built_in(model):
             reused[len(places)] = model
         seed_noise(model, seeds)
         load_side_by_side(model, [self.checkpoints[place].weights for place in places])
@@ -145,10 +146,6 @@ def start_is_there(run: Run, task: Task) -> bool:
 def _is_lost(run: Run, kept: Checkpoint) -> bool:
     """Whether the run diverged, and only its weights from then or later were stored."""
     return run.status.is_diverged and kept.step >= (run.status.step or 0)
-
-
-def _is_built_in(model: Any) -> bool:
-    return all(type(one).__module__.partition(".")[0] in ("headway", "torch") for one in model.modules())
 
 
 def device() -> str:

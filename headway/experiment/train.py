@@ -23,7 +23,7 @@ from headway.experiment import assembly
 from headway.experiment.announcer import Announcer
 from headway.experiment.assembly import check_population, parameters_of, trained_parameters_of
 from headway.experiment.audit import audit_runs
-from headway.experiment.background_compile import compiler_for, kind_of_step
+from headway.experiment.background_compile import assumed_for, compiler_for, kind_of_step
 from headway.experiment.recorder import RunRecorder, writer_for
 from headway.experiment.resume import check_reopened, checkpoint_from_writer, going_on, newest_checkpoints, restore
 from headway.experiment.size import check_batch
@@ -225,7 +225,8 @@ class Training:
             tell=tell,
             swap_at=at,
             way=way,
-            until=until if self.resume else None,
+            until=until,
+            assumed=assumed_for(self.population.model, self.population.optimizer),
         )
 
     def run(self) -> None:

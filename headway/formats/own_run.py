@@ -17,10 +17,13 @@ from headway.data.tokenizers import Tokenizer
 from headway.formats.weights import Taken
 from headway.models.encoder import EncoderSpec
 from headway.models.spec import ModelSpec
+from headway.nn.heads import Shuffle
 from headway.training import checkpoint as checkpoints
 from headway.training.checkpoint import Checkpoint
 
 POSITIONS = "positions.table.weight"
+DRAWN_ONCE = "shuffle", {"kind": "shuffle"}, Shuffle().model_dump(mode="json")
+"""The fusions that depend on the seed, as recipes can contain them."""
 
 
 def is_run(folder: Path) -> bool:
@@ -56,7 +59,7 @@ class OwnRun:
     @property
     def settled(self) -> dict[str, Any]:
         """The model part of a recipe, as far as the weights determine it."""
-        return shape_of(self.recipe["model"])
+        return shape_of(self.recipe["model"], self.name)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -96,11 +99,16 @@ class OwnRun:
         return Taken({name: tensor for name, tensor in weights.items() if name not in heads}, [])
 
 
-def shape_of(model: dict[str, Any]) -> dict[str, Any]:
+def shape_of(model: dict[str, Any], called: str) -> dict[str, Any]:
     """The keys that weights determine, from the complete model part of a recipe."""
     keys = ("layers", "width", "context", "mixer", "positions", "feedforward", "norm", "segments", "scale_embedding")
     mixer = model["mixer"]
     mixers = mixer if isinstance(mixer, list) else [mixer]
     computed = [{key: value for key, value in one.items() if key not in ("backend", "dropout")} for one in mixers]
+    if any(one.get("fusion") in DRAWN_ONCE for one in computed):
+        raise UserError(
+            f"no run can start from {called}: its heads are concatenated in an order that is drawn from its seed and "
+            "not part of its weights; pre-train it with another model.mixer.fusion"
+        )
     shape = {key: model[key] for key in keys if key in model}
     return {**shape, "mixer": computed if isinstance(mixer, list) else computed[0]}

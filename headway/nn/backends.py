@@ -4,6 +4,7 @@
 `[R, B, H, T, d]`. Fused kernels have no replica axis, so R is folded into their batch axis.
 """
 
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -225,6 +226,8 @@ def _trusted_kernels(device: torch.device, by_cudnn: bool) -> AbstractContextMan
 
 CUDNN_MIN_LENGTH = 256
 """It is no faster for shorter segments."""
+_choosing = threading.Lock()
+"""Kernels are checked in several threads, but torch's choice of an attention kernel is one for the whole process."""
 _cudnn: dict[tuple[int, int, int], bool] = {}
 """Whether it can be used, by (heads, slots, head width), for torch.compile: there an unknown shape counts as no."""
 
@@ -264,9 +267,10 @@ def check_cudnn(device: torch.device, H: int, T: int, d: int, dtype: torch.dtype
         return _GradientInHeadLayout.apply(heads.unflatten(0, q.shape[:2])).roll(1, 2)  # pyright: ignore
 
     together = sample_values((1, 2, T, 3 * H * d), device, 1, dtype)
-    return difference_with_gradients(
-        lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,)
-    )
+    with _choosing:
+        return difference_with_gradients(
+            lambda x: attended(x, True), lambda x: attended(x.float(), False).to(dtype), (together,)
+        )
 
 
 @cache

@@ -17,14 +17,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from headway.core.processors import share_of_gpu
 from headway.nn.kernels import fused_loss, products
 from headway.nn.kernels.once_differentiable import differentiable_once
 from headway.nn.kernels.onednn import product_by
 
 LOGITS_PER_CHUNK = {"cpu": 2**28, "cuda": 2**30}
 """Logits per chunk: 1 GB in float32 on a CPU, 2 GB in bf16 on a GPU."""
-SHARE_OF_GPU = 1 / 16
-"""On a GPU with more memory chunks may take this share of it, because fewer chunks cost less."""
+SHARE_OF_MEMORY = 1 / 16
+"""On a GPU with more memory, a chunk may take this share of what is this process's, because fewer chunks cost less.
+(So the rounding of the weight's gradient depends on the GPU, as it does anyway.)"""
 MIN_LOGITS_FOR_CHUNKS = {"cpu": 2**27, "cuda": 2**22}
 """With fewer logits than this, torch's own cross entropy is used."""
 IN_PLACE_LOGITS_PER_CHUNK = 2**23
@@ -216,8 +218,8 @@ def _padded_table(weight: Float[Tensor, "R V D"], dtype: torch.dtype) -> Float[T
 def _logits_per_chunk(device: torch.device, dtype: torch.dtype) -> int:
     if device.type != "cuda":  # kernels run as programs on a CPU, in tests
         return LOGITS_PER_CHUNK["cuda"]
-    share = SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
-    return max(LOGITS_PER_CHUNK["cuda"], int(share) // dtype.itemsize)
+    memory = share_of_gpu() * torch.cuda.get_device_properties(device).total_memory
+    return max(LOGITS_PER_CHUNK["cuda"], int(SHARE_OF_MEMORY * memory) // dtype.itemsize)
 
 
 def _even_chunk(rows: int, most: int) -> int:

@@ -74,3 +74,8 @@ def set_paces(model: nn.Module, paces: Mapping[str, float]) -> None:
 def moving(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
     """The parameters that are not frozen."""
     return {name: p for name, p in parameters.items() if pace_of(p) > 0}
+
+
+def is_built_in(model: nn.Module) -> bool:
+    """Whether it has no modules but Headway's own and torch's: those of users may do anything."""
+    return all(type(one).__module__.partition(".")[0] in ("headway", "torch") for one in model.modules())

@@ -68,7 +68,7 @@ class TrainedFirst(Lent):
 
     def shape(self) -> Mapping[str, Any]:
         """The shape, from the recipe alone, without training."""
-        return shape_of(self.before.model.model_dump(mode="json"))
+        return shape_of(self.before.model.model_dump(mode="json"), self.called)
 
     def lender(self) -> OwnRun:
         if not is_run(self.folder):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headway.nn.kernels import fused_adamw
 from headway.nn.trainable import pace_of
-from headway.training.optimizers import Optimizer, OptimizerSpec, at_pace, gradient_of, is_decayed, scaled
+from headway.training.optimizers import Optimizer, OptimizerSpec, at_pace, gradient_of, is_decayed, lengths, scaled
 
 
 class Moments(OptimizerSpec):
@@ -118,8 +118,7 @@ class MomentsOptimizer(Optimizer):
         weights, gradients, means, squares = (
             [apart(x) for x in of_all] for of_all in (self.parameters, given, *self.memory.values())
         )
-        lengths = torch.stack(torch._foreach_norm([mine for of_all in gradients for mine in of_all]))
-        norms = self.whole_norms(torch.linalg.vector_norm(lengths.view(len(given), -1), dim=0))
+        norms = self.whole_norms(torch.linalg.vector_norm(lengths(given, len(self.own_decays)), dim=0))
         alive &= norms.isfinite()
         rates, dead = (self.rates * factor).flatten(), (~alive).float()
         shrunk = None if limit is None else ((norms + 1e-6) / limit).clamp(min=1.0)

@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -67,15 +67,27 @@ class Costs:
         return self.pause + plain / self.times
 
 
-ASSUMED = {
+WITH_KERNELS = {
     "layers": Costs(compiling=25.0, pause=8.0, times=1.0),
     "whole": Costs(compiling=45.0, pause=17.0, times=1.02),
 }
-"""Assumed until measured on this machine, for models whose operations have kernels (`nn/kernels`). Of four shapes on an
-H200 one was 1.02 times faster when compiled, and three were slower (docs/speed.md). So only trainings of more than a
+"""Assumed until measured on this machine, for models whose operations have kernels (`nn/kernels`). Of five shapes on an
+H200 one was 1.02 times faster when compiled, and four were slower (docs/speed.md). So only trainings of more than a
 quarter of an hour try whether they are among the faster ones."""
+WITHOUT_KERNELS = {
+    "layers": Costs(compiling=25.0, pause=8.0, times=1.2),
+    "whole": Costs(compiling=45.0, pause=17.0, times=1.3),
+}
+"""The same for other models, whose steps consist of many small operations. (Plain definitions were 2.3 to 5 times
+slower than compiled ones; a model with a few layers of its own lies between.)"""
 SLOWER = 0.98
 """A speed-up below which training goes back to uncompiled steps. Timings vary by as much."""
+
+
+class Note(Protocol):
+    """Writes facts into the folders of all runs."""
+
+    def __call__(self, **facts: Any) -> None: ...
 
 
 class CompileJob(Protocol):
@@ -154,19 +166,20 @@ class AutoCompile:
         kind: str,
         total: int,
         compiler: Callable[[], Compiler],
-        note: Callable[..., None],
+        note: Note,
         tell: Callable[[str], None],
         swap_at: int | None = None,
         way: str = "whole",
         until: int | None = None,
+        assumed: Mapping[str, Costs] = WITH_KERNELS,
     ):
         """`kind`: the same for all trainings that compile to the same program; `compiler`: how to compile, given the
         memory that is free when it is called; `note`: writes facts into the runs' folders: the step of the swap with
         the way, and that of the way back; `swap_at`, `way` and `until`: what those folders already have, in a resumed
-        run."""
-        self.until = until
+        run; `assumed`: costs and gain until they are measured."""
         self.kind, self.total, self.compiler, self.note, self.tell = kind, total, compiler, note, tell
-        self.swap_at, self.way, self.known = swap_at, way, known(kind)
+        self.swap_at, self.way, self.until, self.known = swap_at, way, until, known(kind, assumed)
+        self.was_decided_before = swap_at is not None  # then a resumed run does as it did, and nothing else
         self.by: Compiler | FromCache = FromCache()
         self.job: CompileJob | None = None
         self.decided, self.swapped, self.warmed = swap_at is not None, False, False
@@ -204,7 +217,8 @@ class AutoCompile:
                 brought = replace(self.costs, times=self.plain_step / each, measured=True, step=self.plain_step)
                 self.costs, self.plain_step = brought, 0.0  # once is enough
                 self._keep()
-                if brought.times < SLOWER and share_of_gpu() == 1:
+                own_gpu = share_of_gpu() == 1
+                if brought.times < SLOWER and own_gpu and last < self.total and not self.was_decided_before:
                     self._go_back(last)
             return
         if first < self.first + warm or self.job is not None:  # compiling in the background slows steps down
@@ -303,12 +317,12 @@ class AutoCompile:
         return f"{self.total - step:,} steps of {1000 * each:.2f} ms remain, {plain:.0f} s"
 
 
-def known(kind: str) -> dict[str, Costs]:
+def known(kind: str, assumed: Mapping[str, Costs] = WITH_KERNELS) -> dict[str, Costs]:
     """The costs and gain of each way to compile, for trainings of this kind."""
     try:
         stored: dict[str, Any] = json.loads(_entry(kind).read_bytes())
-        found = {way: Costs(**stored[way]) if way in stored else assumed for way, assumed in ASSUMED.items()}
-        return found if all(costs.is_plausible for costs in found.values()) else dict(ASSUMED)
+        found = {way: Costs(**stored[way]) if way in stored else costs for way, costs in assumed.items()}
+        return found if all(costs.is_plausible for costs in found.values()) else dict(assumed)
     except (
         OSError,
         RuntimeError,
@@ -317,7 +331,7 @@ def known(kind: str) -> dict[str, Costs]:
         ValueError,
         OverflowError,
     ):  # no file yet, or one of another version
-        return dict(ASSUMED)
+        return dict(assumed)
 
 
 def _entry(kind: str) -> Path:

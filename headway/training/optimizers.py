@@ -107,8 +107,11 @@ class Optimizer:
         self.steps += 1
         self.begin_step()
         gradients = [gradient_of(p).flatten(1) for p in self.parameters]
-        lengths = _lengths(gradients)
-        norms = self.whole_norms(torch.linalg.vector_norm(lengths, dim=0))
+        if gradients[0].is_cuda:
+            each = lengths(gradients, len(self.base_rates))
+        else:
+            each = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
+        norms = self.whole_norms(torch.linalg.vector_norm(each, dim=0))
         alive &= norms.isfinite()
         # A dead replica's gradients may be NaN, and NaN × 0 is NaN: where the scale is 0 gradients are ignored.
         scale = (alive if limit is None else alive * (limit / (norms + 1e-6)).clamp(max=1.0)).float()[:, None]
@@ -178,12 +181,11 @@ class AdagradOptimizer(Optimizer):
         weights.sub_(gradient / (total.sqrt() + self.spec.epsilon) * rates)
 
 
-def _lengths(gradients: Sequence[Float[Tensor, "R _"]]) -> Float[Tensor, "P R"]:
+def lengths(gradients: Sequence[Tensor], replicas: int) -> Float[Tensor, "P R"]:
     """The norm of each gradient of each replica. On a GPU many small tensors share a launch."""
-    if not gradients[0].is_cuda:
-        return torch.stack([torch.linalg.vector_norm(g, dim=1) for g in gradients])
-    found = torch._foreach_norm([own for gradient in gradients for own in gradient])  # pyright: ignore
-    return torch.stack(found).view(len(gradients), -1)
+    apart = [gradient.unbind() if replicas > 1 else (gradient,) for gradient in gradients]
+    found = torch._foreach_norm([own for each in apart for own in each])  # pyright: ignore[reportPrivateImportUsage]
+    return torch.stack(found).view(len(gradients), replicas)
 
 
 def gradient_of(p: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headway.core.errors import UserError
 from headway.nn.kernels import launching
 from headway.nn.kernels.trusted import compared_together
 from headway.nn.replicated import copies_for_products
@@ -134,31 +135,36 @@ class Update:
         self.pool = torch.cuda.graph_pool_handle() if self.stream is not None else None
 
     def _try_kernels(self) -> None:
-        """Run the loss once uncompiled, because kernels are checked only outside torch.compile
-        (`nn/kernels/trusted.py`)."""
-        if isinstance(self.sampler, SamplerOfShapes):  # short texts, for which there are no kernels to check
+        """Run the loss once uncompiled, because attention's kernel is checked only outside torch.compile
+        (`nn/backends.py`)."""
+        if isinstance(self.sampler, SamplerOfShapes):  # texts too short for that kernel
             return
         self.model.train()
         with torch.no_grad():
-            self._first_part(self.sampler)
+            self._losses_of(self.sampler.at(self.model.clock.step).part(0, parts := self.spec.accumulate), parts)
 
-    def _first_part(self, sampler: Sampler) -> Losses:
-        """The losses of the first part of this step's batch, uncompiled. Nothing changes by it."""
-        part = sampler.at(self.model.clock.step).part(0, self.spec.accumulate)
-        before = self.carried.before(0, self.spec.accumulate, part.begins) if self.carried else None
+    def _losses_of(self, part: Any, of: int) -> Losses:
+        """The losses of the first of so many parts of a batch, uncompiled. Nothing of the training changes by it."""
+        before = self.carried.before(0, of, part.begins) if self.carried else None
         with self.setting.autocast():
             return self.model.loss(part, before)[0]
 
     def build_kernels(self, sampler: Sampler) -> None:
-        """Compute gradients once to find out which kernels a step asks for, and build all that are new at the same
-        time. One after another, as the first step would, takes three times as long."""
+        """Compute the gradients of one row to find out which kernels a step asks for, and build all that are new at the
+        same time. (A few more are asked for: by the plain code in the place of those that are missing.) One after
+        another, as the first step would, takes three times as long."""
+        batch, rows = sampler.at(self.model.clock.step), self.spec.batch
+        try:
+            part = batch.part(0, rows)
+        except UserError:  # a batch that cannot be split, such as a contrastive one
+            part, rows = batch.part(0, 1), 1
         with compared_together():
             self.optimizer.ask_for_kernels()
             try:
                 with self.copies.in_use():
-                    self._first_part(sampler).sum().backward()
+                    self._losses_of(part, rows).sum().backward()
             except Exception as error:
-                if not is_out_of_memory(error):  # without kernels it may need more memory than a step does
+                if not is_out_of_memory(error):  # a whole batch may need more memory without kernels than a step does
                     raise
             for p in self.optimizer.parameters:
                 p.grad = None

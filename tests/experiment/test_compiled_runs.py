@@ -76,7 +76,8 @@ def test_a_resumed_run_switches_at_the_same_step(variants, monkeypatch, saved):
 @pytest.mark.parametrize("saved", [10, 15], ids=["between", "after the way back"])
 def test_a_resumed_run_goes_back_to_uncompiled_steps_at_the_same_step(variants, monkeypatch, saved):
     monkeypatch.setattr(auto_compile, "SLOWER", 1e9)
-    monkeypatch.setattr(auto_compile, "ASSUMED", {"whole": auto_compile.Costs(1.0, 1.0, 2.0)})
+    costs = {"whole": auto_compile.Costs(1.0, 1.0, 2.0)}
+    monkeypatch.setattr(training, "assumed_for", lambda model, optimizer: costs)
     monkeypatch.setattr(auto_compile.AutoCompile, "_keep", lambda self: None)  # each training measures by itself
     variants, told = [one.with_changes(["training.duration=24 steps"]) for one in variants[:2]], Told()
     whole = trained(variants, "whole", listeners=[told])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -186,3 +187,17 @@ def test_a_classifier_starts_from_a_run_or_from_a_recipe_that_is_trained_first(h
         from_tree(
             {"data": data, "model": {"kind": "classifier", "start": {"kind": "trained", "recipe": "demo"}}}, "rows"
         )
+
+
+def test_no_run_starts_from_one_whose_heads_are_in_an_order_of_its_own(home, tmp_path, monkeypatch):
+    """The order is drawn from the seed and not stored with the weights."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    rows = {"kind": "labelled", "source": "python-modules"}
+    for fusion, is_refused in (("shuffle", True), ("{kind: shuffle, drawn: every-step}", False), ("shift", False)):
+        first = recipe(home, "training.duration=2 steps", "model.mixer.heads=2", f"model.mixer.fusion={fusion}")
+        (run,) = train([first], [fusion[:9].strip("{: ")], tmp_path / "runs")
+        (named := run.folder.with_suffix(".yaml")).write_text(annotated(first), "utf-8")
+        for start in ({"kind": "pretrained", "from": str(run.folder)}, {"kind": "trained", "recipe": str(named)}):
+            tree = {"data": rows, "model": {"kind": "classifier", "start": start}}
+            with pytest.raises(UserError, match=r"model\.mixer\.fusion") if is_refused else nullcontext():
+                from_tree(tree, "rows")

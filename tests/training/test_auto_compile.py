@@ -38,11 +38,7 @@ class Process:
         self.stopped = True
 
 
-@pytest.fixture(autouse=True)
-def assumed(monkeypatch):
-    """As if compiling were known to pay."""
-    costs = {"layers": Costs(compiling=25.0, pause=8.0, times=1.12), "whole": Costs(45.0, pause=17.0, times=1.2)}
-    monkeypatch.setattr(auto_compile, "ASSUMED", costs)
+ASSUMED = {"layers": Costs(compiling=25.0, pause=8.0, times=1.12), "whole": Costs(45.0, pause=17.0, times=1.2)}
 
 
 @pytest.fixture
@@ -69,7 +65,7 @@ def training(monkeypatch, tmp_path):
         def note(compiled_from=None, compiled_until=None):
             notes.append(compiled_from[0] if compiled_from else -compiled_until)
 
-        watched = AutoCompile("a kind", total, lambda: compiler, note, said.append, swap_at, until=until)
+        watched = AutoCompile("a kind", total, lambda: compiler, note, said.append, swap_at, "whole", until, ASSUMED)
         began, mark = 0.0, first
         for step in range(first, total):
             update.step = step
@@ -103,7 +99,7 @@ def test_a_long_training_is_compiled_in_the_background_and_the_switch_is_recorde
 
 def test_the_measured_speedup_is_used_by_the_next_training(training):
     training(2000, 0.1, Process(steps=50))
-    (costs,) = (costs for costs in auto_compile.known("a kind").values() if costs.measured)
+    (costs,) = (costs for costs in auto_compile.known("a kind", ASSUMED).values() if costs.measured)
     assert costs.times == pytest.approx(2, rel=0.05) and costs.step == pytest.approx(0.1)
     compiled, notes, said, started = training(2000, 0.1)
     assert (compiled, notes, started) == ([0], [0], [])
@@ -114,7 +110,7 @@ def test_the_measured_speedup_is_used_by_the_next_training(training):
 def test_measurements_on_a_shared_gpu_are_not_stored(training, monkeypatch):
     monkeypatch.setenv(processors.SHARE, "0.5")
     assert training(2000, 0.1, Process(steps=50))[0]
-    assert auto_compile.known("a kind") == auto_compile.ASSUMED
+    assert auto_compile.known("a kind", ASSUMED) == ASSUMED
 
 
 def test_training_goes_back_if_compiled_steps_are_slower(training):
@@ -124,6 +120,23 @@ def test_training_goes_back_if_compiled_steps_are_slower(training):
     assert said[-1] == f"uncompiled again from step {end} on: compiled steps are 1.11 times slower"
     compiled, notes, said, started = training(2000, 0.1, Process(steps=50), times=0.9)
     assert (compiled, notes, started) == ([], [], []) and "as measured before" in said[0]  # nor does the next one try
+
+
+def test_nothing_is_noted_after_the_last_step(training):
+    for steps in range(80, 110):
+        assert all(abs(at) < steps for at in training(steps, 1.0, Process(steps=20), times=0.5, window=5)[1])
+
+
+def test_only_long_trainings_try_where_there_are_kernels():
+    began = []
+    for assumed, minutes in (("WITH_KERNELS", 15), ("WITH_KERNELS", 20), ("WITHOUT_KERNELS", 4)):
+        by = InBackground(lambda way: began.append((way, assumed, minutes)) or Process(10))  # noqa: B023
+        watched = AutoCompile(
+            assumed, 60 * minutes, lambda by=by: by, print, print, assumed=getattr(auto_compile, assumed)
+        )
+        watched.before(0, Update())
+        watched.after(10, 20, 10.0)
+    assert began == [("whole", "WITH_KERNELS", 20), ("layers", "WITHOUT_KERNELS", 4)]
 
 
 def test_small_differences_are_no_reason_to_go_back(training):
@@ -141,6 +154,10 @@ def test_a_resumed_training_goes_back_at_the_recorded_step(training):
     assert training(100, 0.1, swap_at=40, until=70, first=20)[:2] == ([40], []) and training.uncompiled_at == [70]
     assert training(100, 0.1, swap_at=40, until=70, first=60)[:2] == ([60], []) and training.uncompiled_at == [70]
     assert training(100, 0.1, swap_at=40, until=70, first=80)[:2] == ([], []) and training.uncompiled_at == []
+    # Measured again, from a checkpoint before the swap: the recorded step counts.
+    assert training(200, 0.1, swap_at=60, until=150, first=20, times=0.9)[:2] == ([60], [])
+    assert training.uncompiled_at == [150]
+    assert training(200, 0.1, swap_at=60, first=20, times=0.9)[:2] == ([60], []) and training.uncompiled_at == []
 
 
 def test_a_resumed_training_switches_at_the_recorded_step(training):
@@ -154,7 +171,7 @@ def test_the_longer_the_training_the_more_is_compiled(training):
     ways = []
     for steps in (1500, 20000):
         beside = InBackground(lambda way: ways.append(way) or Process(10))
-        watched = AutoCompile("another", steps, lambda beside=beside: beside, print, print)
+        watched = AutoCompile("another", steps, lambda beside=beside: beside, print, print, assumed=ASSUMED)
         watched.before(0, Update())
         watched.after(10, 20, 1.0)
     assert ways == ["layers", "whole"]
@@ -186,7 +203,7 @@ def test_a_compiler_that_fails_changes_nothing(training):
 def test_invalid_stored_costs_are_ignored(training, kept):
     training(2000, 0.1, Process(steps=50))
     auto_compile._entry("a kind").write_text(kept)
-    assert auto_compile.known("a kind") == auto_compile.ASSUMED
+    assert auto_compile.known("a kind", ASSUMED) == ASSUMED
     assert training(200, 0.01)[0] == []
 
 
@@ -208,20 +225,20 @@ def test_without_room_for_another_process_the_whole_compilation_counts(training)
 def test_the_pause_for_compiling_is_stored_for_the_next_training(training):
     compiled, notes, said, _ = training(10_000, 0.1, by=InPlace(), first_compiled=40.0)
     assert compiled == notes == [20] and len(said) == 1 and "a pause of 45 s" in said[0]
-    costs = auto_compile.known("a kind")["whole"]
+    costs = auto_compile.known("a kind", ASSUMED)["whole"]
     assert costs.measured and costs.compiling == pytest.approx(40, abs=1)
-    assert costs.pause == auto_compile.ASSUMED["whole"].pause  # read from the cache, which nobody has measured yet
+    assert costs.pause == ASSUMED["whole"].pause  # read from the cache, which nobody has measured yet
     training(10_000, 0.1, first_compiled=6.0)
-    assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
+    assert auto_compile.known("a kind", ASSUMED)["whole"].pause == pytest.approx(6, abs=1)
     training(10_000, 0.1, first_compiled=60.0)  # the cache was cleared
-    assert auto_compile.known("a kind")["whole"].pause == pytest.approx(6, abs=1)
+    assert auto_compile.known("a kind", ASSUMED)["whole"].pause == pytest.approx(6, abs=1)
 
 
 def test_steps_are_measured_while_nothing_compiles(training):
     compiled, _, said, _ = training(2000, 0.1, Process(steps=50), contended=3.0)
     left = 2000 - compiled[0]
     assert f"{left:,} steps of 100.00 ms remain, {left / 10:.0f} s" in said[1]
-    assert auto_compile.known("a kind")["layers"].times == pytest.approx(2, rel=0.05)
+    assert auto_compile.known("a kind", ASSUMED)["layers"].times == pytest.approx(2, rel=0.05)
 
 
 def test_compiling_ends_with_the_training(training):

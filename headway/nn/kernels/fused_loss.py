@@ -24,11 +24,13 @@ def loss_and_slope(
     shares: Float[Tensor, "R n"],
     vocabulary: int,
     smoothing: float,
+    piece: int | None = None,
 ) -> Float[Tensor, "R n"]:
-    """The loss of each row times its share; the logits are overwritten by the derivative. W is a multiple of 64."""
+    """The loss of each row times its share; the logits are overwritten by the derivative. W is a multiple of 64.
+    `piece`: the number of logits that are processed at once; by default it depends on W."""
     losses = torch.empty(targets.shape, dtype=torch.float32, device=logits.device)
     W = logits.shape[-1]
-    piece = _piece(W)
+    piece = _piece(W) if piece is None else piece
     launching.kernels().loss_and_slope[(targets.numel(),)](
         logits, targets.contiguous(), shares.contiguous(), losses, vocabulary, W, smoothing, smoothing > 0,
         piece // SIDE, SIDE, num_warps=max(4, piece // 512),
@@ -66,5 +68,5 @@ def check_loss(device, dtype, piece, smooth) -> float:
     logits, targets = sample_values((2, 16, W), device, 1, dtype), torch.arange(32, device=device).view(2, 16) * 5 % V
     shares = torch.where(torch.arange(16, device=device) % 5 > 0, 1 / 16, 0.0).expand(2, 16)
     expected = plain_loss_and_slope(logits, targets, shares, V, smoothing)
-    losses = loss_and_slope(logits, targets, shares, V, smoothing)
+    losses = loss_and_slope(logits, targets, shares, V, smoothing, piece)
     return difference((losses, logits), expected)

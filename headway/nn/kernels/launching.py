@@ -21,8 +21,8 @@ _in_use = _switched_off = False
 
 @contextmanager
 def in_use() -> Iterator[None]:
-    """Use kernels inside this block: for the training loop. Audits, which take only a few steps in other precisions,
-    would spend more time on building kernels than on the steps."""
+    """Use kernels inside this block: for training steps. (Those of audits use only kernels that are known, because
+    building more would take longer than the steps: `trusted.using_known_kernels`.)"""
     global _in_use
     before, _in_use = _in_use, not _switched_off
     try:

@@ -32,14 +32,17 @@ _postponed: dict[tuple[Any, ...], KernelCase] | None = None
 
 def trusted(operation: str, device: torch.device, check: Callable[..., float], *case: Any) -> bool:
     """Whether a kernel agrees with the plain code in this case (sizes and dtypes); `check` returns its deviation. This
-    is checked at first use, but not while a CUDA graph is being recorded."""
+    is checked at first use, but not while a CUDA graph is being recorded. Checks run in several threads, so they must
+    not change what is shared."""
     key = operation, str(device), *case
     if key not in _verdicts:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return False
+        if _postponed is not None and key in _postponed:
+            return False
         kernel = KernelCase(operation, device, check, case)
         if not (known := _is_known(kernel)) and _postponed is not None and device.type == "cuda":
-            _postponed.setdefault(key, kernel)
+            _postponed[key] = kernel
             return False
         _verdicts[key] = known or _is_right(kernel)
     return _verdicts[key]

@@ -46,6 +46,24 @@ def test_a_kernel_equals_its_plain_definition(kernels, operation, case):
         assert off == 0
 
 
+@pytest.mark.parametrize("width", [64, 1024, 10_048, 16_384, 16_448, 50_304])
+def test_the_loss_kernel_that_is_checked_is_the_one_that_is_used(kernels, monkeypatch, width):
+    """The kernel for large vocabularies processes larger pieces."""
+    sizes, run = [], kernels.loss_and_slope.function
+
+    def noted(*given):
+        sizes.append(given[-2:])
+        run(*given)
+
+    monkeypatch.setattr(kernels.loss_and_slope, "function", noted)
+    logits, targets = torch.zeros(1, 1, width), torch.zeros(1, 1, dtype=torch.long)
+    fused_loss.loss_and_slope(logits, targets, torch.ones(1, 1), width, 0.0)
+    used = {*sizes}
+    sizes.clear()
+    fused_loss.check_loss(CPU, FLOAT, fused_loss._piece(width), False)
+    assert {*sizes} == used
+
+
 X, BIAS = torch.linspace(-2, 2, 96).view(2, 2, 3, 8), torch.linspace(-1, 1, 16).view(2, 8)
 ONCE = {
     "activate": lambda x: fused._Activate.apply(x, BIAS, "gelu"),
