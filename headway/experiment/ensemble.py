@@ -102,8 +102,8 @@ def _of_one_shape(runs: Sequence[Run]) -> list[list[int]]:
 
 
 def _shape(run: Run) -> Any:
-    """What determines a model's shape. Dropout is ignored, since it is off in evaluation."""
-    return run.recipe.model.model_copy(update={"dropout": 0.0}), run.recipe.reading
+    """What determines a model's shape and how it is read. Dropout is ignored, since it is off in evaluation."""
+    return run.recipe.model.model_copy(update={"dropout": 0.0}), run.recipe.training.tuning, run.recipe.reading
 
 
 def _side_by_side(runs: Sequence[Run], task: Task, which: str) -> Any:

@@ -145,3 +145,18 @@ def test_order_added_to_the_embeddings_is_found_with_last_token_pooling(monkeypa
     monkeypatch.setattr(Encoder, "embed", by_slot)
     told = alarms(*encoder("none", "concat", "last"), steps=0)
     assert any(one.startswith("fail order: there are no positions") for one in told)
+
+
+CARRIED = ("model.mixer.memory=8", "data.batches=contiguous", "model.positions=alibi")
+RARE_TOGETHER = [
+    ("model.mixer.fusion={kind: shuffle, drawn: every-step}", *CARRIED),
+    ("model.norm=rms", "model.noise={kind: each, words: 0.3}"),
+    ("model.kind=classifier", "model.positions=none", "model.mixer.window=3"),
+]
+
+
+@pytest.mark.parametrize("changes", RARE_TOGETHER, ids=str)
+def test_no_alarm_on_features_that_are_rarely_combined(changes):
+    """Noise with a carried state, dropped words before a norm with the epsilon of its dtype, windows without
+    positions: each was once an alarm."""
+    assert alarms(*changes, steps=0) == []

@@ -80,3 +80,20 @@ def test_a_loss_that_every_step_lowers_is_still_falling():
     assert _Attempt([*steep, *(steep[-1] - 0.01 * k for k in range(1, 11))]).is_falling
     assert not _Attempt([*steep, *(steep[-1] - 0.01 * (k + 2 * (k % 2)) for k in range(1, 11))]).is_falling
     assert not _Attempt([*steep, *(steep[-1] - 0.001 * k for k in range(1, 11))]).is_falling
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict"),
+    [
+        ([1.0 - 0.01 * step for step in range(41)], "warn"),  # slow, but not at fault
+        ([1.0, *[0.8] * 40], "fail"),
+        ([1.0, 0.7, 0.4], "fail"),  # of the rate
+    ],
+    ids=["slow", "plateau", "learns"],
+)
+def test_a_plateau_is_the_fault_of_the_architecture_only_if_other_rates_do_no_better(others, verdict, monkeypatch):
+    attempts = iter([[1.0, *[0.6] * 40], *[others] * 3])
+    monkeypatch.setattr("headway.audit.models.learning._learn", lambda *given, **named: _Attempt(next(attempts)))
+    (finding,) = audit_model(examine(), (one_batch,)).findings
+    assert finding.verdict == verdict
+    assert ("cannot be learnt" in finding.sentence) == (others[-1] == 0.8)

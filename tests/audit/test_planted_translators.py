@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from tiny import cache_in
 
 from headway import tasks
@@ -29,6 +30,7 @@ from headway.data.vocabularies import Bpe, Word
 from headway.experiment.audit import audit_by_name, audit_run
 from headway.experiment.evaluate import score_splits_again
 from headway.experiment.train import train
+from headway.models.decoder_only import DecoderOnly
 from headway.recipe.recipe import from_tree
 from headway.run.folder import open_run
 
@@ -332,6 +334,7 @@ def test_pairs_in_one_language_are_not_taken_for_swapped(noise: str):
 
 NOISY = ["model.dropout=0.2", "model.label_smoothing=0.1", "model.width=32", "model.layers=1"]
 ALONE = ["model.kind=decoder-only", "model.positions=learned"]
+HYBRID = ["model.layers=2", "model.mixer=[{kind: gru}, {kind: attention, heads: 2}]"]
 
 
 @pytest.mark.parametrize(
@@ -343,11 +346,31 @@ ALONE = ["model.kind=decoder-only", "model.positions=learned"]
         [*ALONE, "model.mask=causal", "model.loss_on=all"],
         ["model.kind=decoder-only", "model.positions=none", "model.mixer=gru"],
         ["model.mixer=gru", "model.positions=none", "model.mixer.weight_dropout=0.2", "model.first_state=encoder"],
+        [*HYBRID, "model.encoder_mixer=gru", "model.positions=none", "model.first_state=encoder"],
+        [*ALONE, "model.mask=causal", "model.mixer.window=4", "model.layers=2"],
+        [*ALONE, "model.mask=causal", "model.mixer.window=9", "model.layers=2"],
+        [*ALONE, *HYBRID, "model.mixer.1.window=5", "model.mask=causal"],
     ],
     ids=" ".join,
 )
 def test_a_fresh_translator_with_every_kind_of_dropout_raises_no_alarm(changes, tmp_path):
     assert not audit_by_name("pig-latin", [*NOISY, *changes], tmp_path).failures
+
+
+@pytest.mark.parametrize(("window", "verdict"), [(4, None), (9, "fail")])
+def test_windows_excuse_only_what_is_out_of_their_reach(window, verdict, tmp_path, monkeypatch):
+    """A window that reaches back far enough, and a fault: the first token is not read."""
+    read = DecoderOnly.read
+
+    def without_the_first(self, sources, *given, **named):
+        return read(self, torch.cat((torch.zeros_like(sources[..., :1]), sources[..., 1:]), 2), *given, **named)
+
+    monkeypatch.setattr(DecoderOnly, "read", without_the_first)
+    changes = [*ALONE, "model.mask=causal", f"model.mixer.window={window}", "model.layers=2"]
+    report = audit_by_name("pig-latin", [*NOISY, *changes], tmp_path)
+    finding = report.finding("source-reaches-all")
+    assert (finding and finding.verdict) == verdict
+    assert verdict or "windows reach back 6 tokens" in report.not_run["source-reaches-all"]
 
 
 def test_every_audit_of_translators_is_known_to_the_runner():

@@ -161,6 +161,13 @@ def test_a_run_that_starts_at_its_final_loss_has_not_diverged():
         assert sum(diverged.check(one).verdict == "fail" for one in drawn) <= 3
     worse = [np.where(STEPS[:200] < 40, 0.05, 0.3) + 0.04 * np.abs(one) for one in noises[:10]]
     assert all(diverged.check(curve(one, noise=0.0, chance=0.69)).verdict == "fail" for one in worse)
+    # Few rows far from chance: single steps say nothing.
+    few = [np.abs(0.9 + 0.6 * one) for one in noises]
+    fell = np.linspace(0.85, 0.5, 200)
+    assert sum(diverged.check(curve(one, fell, noise=0.0, chance=0.5)).verdict == "fail" for one in few) <= 3
+    # Thrown far away by the first step, and falling since.
+    thrown = np.r_[2.2, np.linspace(60, 40, 199)]
+    assert diverged.check(curve(thrown, thrown, noise=0.0, chance=2.2)).verdict == "fail"
     # noisy, because the learning rate is too high
     jumps = [np.where(STEPS[:200] < 4, 2.2, 4 + 2 * one) for one in noises[:10]]
     assert all(diverged.check(curve(one, noise=0.0, chance=2.2)).verdict == "fail" for one in jumps)

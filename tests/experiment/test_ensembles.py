@@ -113,6 +113,24 @@ def test_classifiers_vote_by_the_mean_of_their_probabilities(tmp_path):
         score_together(made, window=ReadingWindow(segment=4))
 
 
+def test_members_with_other_adapters_are_read_with_their_own(tmp_path):
+    """A scale that is not part of the weights, another rank, and none."""
+    rows = "".join(f"{'good fine' if k % 2 else 'bad poor'} {k % 7}\t{k % 2}\n" for k in range(80))
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
+    made = []
+    for k, tuning in enumerate(("{kind: lora, rank: 2, alpha: 1}", "{kind: lora, rank: 2, alpha: 64}", "full")):
+        changes = [f"data.path={tmp_path / 'rows.tsv'}", "data.source=files", f"training.tuning={tuning}"]
+        rate = ["training.duration=9 steps", "training.optimizer.learning_rate=0.05", "model.width=8", "model.layers=1"]
+        tree = {"model": {"kind": "classifier"}, "data": {"kind": "labelled"}}
+        made += train([from_tree(tree, "r", overrides=[*changes, *rate])], [f"r{k}"], tmp_path / "runs")
+    for order in ((0, 1, 2), (2, 1, 0)):
+        ensemble = score_together([made[k] for k in order])
+        for k, own in zip(order, ensemble.members, strict=True):
+            names = ("valid.loss", "valid.accuracy", "test.loss")
+            alone, beside = ({score.name: score.value for score in found} for found in (made[k].scores(), own))
+            assert [beside[name] for name in names] == pytest.approx([alone[name] for name in names], rel=1e-5)
+
+
 def test_the_verb(home, command_line):
     answer = command_line("score", "a", "b", "--ensemble", "--runs", str(home))
     assert answer.code == 0 and "gain over the mean" in answer.out and "ensemble of 2 runs" in answer.out

@@ -11,7 +11,7 @@ from headway.audit.audit import Audit, DoesNotApply, Outcome, audit, failed, pas
 from headway.audit.models.layer_memory import memory_by_layer
 from headway.audit.probe import TINY, Probe, difference
 from headway.nn.positions import NoPositions
-from headway.nn.replicated import Dropout
+from headway.nn.replicated import Noisy
 from headway.nn.trainable import Carried
 from headway.training.carried import CarriedState
 from headway.training.setting import Setting
@@ -151,7 +151,7 @@ def _states_alone(probe: Probe, pieces: list[Tensor]) -> list[Carried]:
 
 
 def _steps(probe: Probe, batches: list[Any], parts: int) -> list[_Given]:
-    """Real training steps on these batches, without dropout and without the optimizer's update."""
+    """Real training steps on these batches, without dropout or other noise, and without the optimizer's update."""
     model, clock, found = probe.model, probe.model.clock, []
     was, alive = (int(clock.step), clock.first_row), torch.ones(1, dtype=torch.bool, device=probe.device)
     spec = probe.recipe.training.model_copy(update={"accumulate": parts})
@@ -166,7 +166,7 @@ def _steps(probe: Probe, batches: list[Any], parts: int) -> list[_Given]:
     update.loss = watched
     model.train()
     for place in model.modules():
-        if isinstance(place, Dropout):
+        if isinstance(place, Noisy):
             place.eval()
     try:
         with torch.enable_grad():

@@ -18,6 +18,7 @@ from headway.audit.probe import Cut, Probe
 from headway.core import random as noise
 from headway.nn.attention import Attention
 from headway.nn.backends import Plain
+from headway.nn.replicated import RMSNorm
 from headway.nn.taps import intervene, watch
 from headway.nn.trainable import Carried
 
@@ -132,6 +133,8 @@ class _Slopes:
         for layer in self.model.modules():
             if isinstance(layer, Attention):
                 layer.backend = Plain(layer.similarity)
+            elif isinstance(layer, RMSNorm) and layer.eps is None:  # the machine epsilon of the model's own dtype
+                layer.eps = torch.finfo(torch.float32).eps
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         whole = torch.stack([g.square().sum() for g in self.gradients]).sum().sqrt()
         least = (SMALL * whole / len(gradients) ** 0.5).clamp(min=1e-30)

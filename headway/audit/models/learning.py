@@ -131,7 +131,7 @@ def one_batch(probe: Probe) -> Outcome:
     (after a short warm-up if the recipe has one), until their loss has halved, which token frequencies alone cannot do.
     A loss that is still falling after 40 steps is merely slow. If it reached a plateau, became NaN, or did not fall at
     all, AdamW is tried at 0.002, 0.01 and 0.03. Where one of them halves the loss, the recipe's learning rate is at
-    fault; where none does, the architecture or the loss is. Both fail.
+    fault; where none does, the architecture or the loss is. Both fail. Where one is merely slow, that is a warning.
     """
     training = probe.recipe.training
     own = _learn(probe, training.optimizer, warm=training.schedule.warmup is not None)
@@ -141,7 +141,15 @@ def one_batch(probe: Probe) -> Outcome:
         return passed(own.left, tried)
     if own.is_falling:
         return passed(own.left, f"{tried}, and it is still falling")
-    if not any(_learn(probe, AdamW(learning_rate=other), warm=True).left <= HALF for other in OTHER_RATES):
+    is_slow = False
+    for other in OTHER_RATES:
+        attempt = _learn(probe, AdamW(learning_rate=other), warm=True)
+        if attempt.left <= HALF:
+            break
+        is_slow |= attempt.is_falling
+    else:
+        if is_slow:
+            return warned(own.left, f"{tried}; with adamw at other rates it still falls, but slowly")
         return failed(
             own.left, f"one small batch cannot be learnt: {tried}, and other rates do no better", "learns nothing"
         )

@@ -28,7 +28,8 @@ def order(probe: Probe) -> Outcome:
     than 1e-5 of their standard deviation, which rounding could explain. (Fresh models change by a thousandth and more.)
     In an encoder the tokens between the first and the last are also reversed (those two stay, for models that read
     their output there). With positions, or with a mixer that knows order by itself, such as a recurrence, the output
-    must change. Without either it must stay within a thousandth, since the model sees a bag of words. A decoder without
+    must change. Without either it must stay within a thousandth, since the model sees a bag of words (unless
+    a window shows which words are near). A decoder without
     positions knows order through its mask and is not checked. If it fails, positions are built but not used, are the
     same for all tokens, or order enters in another way.
     """
@@ -62,6 +63,7 @@ def _order(probe: Probe, has_positions: bool, plain: Tensor) -> Outcome:
         raise DoesNotApply("with fewer than four tokens there is no order between the first and the last")
     what = min(changes, key=lambda what: changes[what])
     change, by_itself = changes[what], any(mixer.knows_order for mixer in probe.mixers)
+    has_window = any(mixer.reach and mixer.reach < ids.shape[2] for mixer in probe.mixers)
     if has_positions and not change > USED:
         said = f"the positions are not used: {what} changes the outputs by only {change:.1g} standard deviations"
         return failed(change, said, "positions not used")
@@ -69,7 +71,7 @@ def _order(probe: Probe, has_positions: bool, plain: Tensor) -> Outcome:
         return failed(
             change, f"a recurrence should depend on order, but {what} changes the outputs by only {change:.1g}"
         )
-    if not has_positions and not by_itself and not change <= TINY:
+    if not has_positions and not by_itself and not has_window and not change <= TINY:
         return failed(
             change, f"there are no positions, but {what} changes the output by {change:.2g} standard deviations"
         )

@@ -15,6 +15,8 @@ from headway.core.status import Status
 from headway.scoring.metrics import LOSS, parsed
 
 PARTS = 30
+FAR = 1.5
+"""Times the baseline that ignores the input: a loss that is clearly above it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +100,14 @@ class TrainingCurve:
         if self.scored is not None:
             return self.scored
         return float(self.evaluations[self.held_out][1][-1]) if self.held_out else self.last
+
+    @property
+    def held_out_fell(self) -> bool:
+        """Whether the held-out loss fell by 5 % or more, and is not far above the baseline that ignores the input."""
+        if self.held_out is None or self.chance is None:
+            return False
+        found = self.evaluations[self.held_out][1]
+        return bool(found[-1] < 0.95 * found[0] and found[-1] < FAR * self.chance)
 
     @property
     def late_fall(self) -> float:

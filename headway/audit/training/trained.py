@@ -4,7 +4,7 @@ that ignores the input. The other audits of a training rest on these."""
 import numpy as np
 
 from headway.audit.audit import DoesNotApply, Outcome, audit, failed, passed, warned
-from headway.audit.training.curve import TrainingCurve
+from headway.audit.training.curve import FAR, TrainingCurve
 
 LITTLE = 0.02
 FEWEST_STEPS = 30
@@ -67,9 +67,11 @@ def diverged(curve: TrainingCurve) -> Outcome:
     if it ended above that of the very first step, and above twice the loss of the baseline that ignores the input (with
     a rate far too high, the second step is already far above the first). The lowest and the last loss are medians over
     a tenth of the training, so a spike does not count, and the rise must exceed four times the scatter of the medians
-    over a thirtieth, because few rows and few steps are noisy. Unless it is also 50 % above the baseline, the loss must
-    end two standard deviations of a single step above the first three: a run that starts from trained weights may have
-    nothing left to gain. Lower the learning rate, or lengthen the warm-up.
+    over a thirtieth, because few rows and few steps are noisy. The loss must also end two standard deviations of a
+    single step above the first three, or half of one if it is 50 % above the baseline: a run that starts from trained
+    weights may have nothing left to gain. Where the held-out loss fell meanwhile (by 5 % or more, to less than
+    50 % above the baseline), only a lost gain counts: of few rows, the first and the last steps say little. Lower the
+    learning rate, or lengthen the warm-up.
     """
     if curve.ended and curve.ended.is_diverged:
         return failed(None, str(curve.ended), "diverged")
@@ -81,10 +83,13 @@ def diverged(curve: TrainingCurve) -> Outcome:
         f"the train loss began at {curve.first:.3g}, was {lowest:.3g} at its lowest, and ended at {curve.last:.3g}"
     )
     of_a_step = 1.05 * float(np.median(np.abs(np.diff(curve.losses))))  # the first loss is that of three single steps
-    is_far_from_chance = curve.chance is not None and curve.last > 1.5 * curve.chance
-    if curve.last > 1.05 * curve.first and (is_far_from_chance or curve.last - curve.first > 2 * of_a_step):
+    is_far_from_chance = curve.chance is not None and curve.last > FAR * curve.chance
+    by_chance = (0.5 if is_far_from_chance else 2) * of_a_step
+    rose = curve.last > 1.05 * curve.first and curve.last - curve.first > by_chance
+    rose_at_once = curve.chance is not None and curve.last > max(2 * curve.chance, at_first := float(curve.losses[0]))
+    if rose and not curve.held_out_fell:
         return failed(curve.last - curve.first, f"{sentence}: it ended above where it began")
-    if curve.chance is not None and curve.last > max(2 * curve.chance, at_first := float(curve.losses[0])):
+    if rose_at_once and not curve.held_out_fell:
         return failed(curve.last - at_first, f"{sentence}: it ended above the {at_first:.3g} of its first batch")
     if given_back > gained / 2 and given_back > max(LITTLE * lowest, 4 * scatter):
         return failed(given_back, f"{sentence}: more than half of the gain was lost again")

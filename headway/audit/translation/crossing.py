@@ -85,7 +85,8 @@ def first_state(probe: Probe) -> Outcome:
         real = batch.source_mask[0, row]
         left = [part for one in given for part in _left(one, given[one][0, row, real])]
         expected.append((weight @ torch.cat(left) + bias).tanh())
-        states = [mixer.carried(own) for mixer, (own, _) in zip(model.mixers, state.layers, strict=True)]
+        both = zip(model.mixers, state.layers, strict=True)
+        states = [mixer.carried(own) for mixer, (own, _) in both if own is not None]  # None: attention begins empty
         found.append(torch.cat([part[0, row] for parts in states for part in parts.values()]))
     off = difference(torch.stack(found).double(), torch.stack(expected))
     if not off <= TINY:

@@ -4,7 +4,6 @@ The audits of all models check targets token by token (no output depends on a la
 source for all rows. The audits here are about sources.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,16 +67,14 @@ def source_reaches_all(probe: Probe) -> Outcome:
     """Every token of the source can affect every output, including the first and the last.
 
     One source token after another is replaced, each in its own row, and all outputs must change by more than a
-    millionth, which rounding could explain. (For decoder-only stacks of recurrences only the first outputs are checked,
-    because old tokens fade from the state completely.) Of a source as long as the context, up to 256, each token must
-    change some output; where that would take long, the last one and some others are checked. A token that changes none
-    is not read: look for a source that is cut, a causal mask where nothing comes later, or an encoder whose output is
-    not used.
+    millionth, which rounding could explain. (Of decoder-only stacks in which no layer reads everything only the first
+    outputs are checked: old tokens fade from the state of a recurrence, and are out of reach of windows.) Of a source
+    as long as the context, up to 256, each token must change some output; where that would take long, the last one and
+    some others are checked. A token that changes none is not read: look for a source that is cut, a causal mask where
+    nothing comes later, or an encoder whose output is not used.
     """
-    ids = probe.sentences[:, :1]
-    if isinstance(probe.model, DecoderOnly) and all(math.isinf(one.remembers) for one in probe.recipe.model.mixers):
-        ids = ids[..., :FIRST_ANSWERS]
     rows, length = _exchanged(probe)
+    ids = probe.sentences[:, :1, : _answers_in_reach(probe, length)]
     found = probe.how.answer(probe.model, ids.expand(-1, length + 1, -1), None, rows)  # pyright: ignore[reportCallIssue]
     moved = _moved(found)  # [length, T]
     least = moved.min().item()
@@ -221,6 +218,19 @@ def _unread(probe: Probe, ids: Tensor) -> int | None:
     found = probe.how.answer(probe.model, ids.expand(-1, len(rows[0]), -1), None, rows)  # pyright: ignore[reportCallIssue]
     unread = _moved(found).amax(1) <= 0
     return places[int(unread.int().argmax())] if unread.any() else None
+
+
+def _answers_in_reach(probe: Probe, length: int) -> int:
+    """The number of outputs that every token of a source of this length can reach."""
+    mixers, most = probe.mixers, probe.sentences.shape[2]
+    if not isinstance(probe.model, DecoderOnly) or any(not one.knows_order and not one.reach for one in mixers):
+        return most
+    if any(one.knows_order for one in mixers):
+        return min(most, FIRST_ANSWERS)
+    back = sum(one.reach - 1 for one in mixers if one.reach)
+    if back < length + 2:  # from the first output to the first token, past the two marks between them
+        raise DoesNotApply(f"its windows reach back {back} tokens in all, and sources are longer")
+    return min(most, back - length - 1)
 
 
 def _reads(probe: Probe) -> tuple[Backbone, str, bool]:
