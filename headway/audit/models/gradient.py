@@ -22,7 +22,7 @@ from headway.nn.replicated import RMSNorm
 from headway.nn.taps import intervene, watch
 from headway.nn.trainable import Carried
 
-DIRECTIONS = 3
+DIRECTIONS = 2
 STEPS = 1e-4, 1e-6
 """How far weights are moved, relative to their size. The second is tried if the first fails: where a model has
 collapsed, one ReLU has its kink at the same place for all tokens, and the first step may cross it. (In float64,
@@ -237,7 +237,7 @@ def _across(probe: Probe, in_float64: Any, cut: Cut) -> _Across:
     with torch.enable_grad(), watch(probe.model, "embedded") as seen:
         (gradient,) = torch.autograd.grad(summed_outputs(probe.model).sum(), seen["embedded"])
     size, said, found, moved = float(seen["embedded"].detach().square().mean().sqrt()), [], [], []
-    for direction in range(DIRECTIONS - 1):
+    for direction in range(DIRECTIONS):
         drawn = _drawn(gradient.double(), "audit gradient across", direction) * before[None, :, :, None] * size
         moved = []
         for far in (SMALL_STEP, -SMALL_STEP):
