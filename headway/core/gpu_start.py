@@ -8,7 +8,6 @@ from pathlib import Path
 
 DRIVER = Path("/dev/nvidiactl")
 """The device file of NVIDIA's driver: whether there is a GPU can be told by it without importing torch."""
-
 THREAD = "headway-gpu"
 
 

@@ -202,11 +202,10 @@ class Training:
     def auto_compile(self) -> AutoCompile | None:
         """Set up compiling during training, and recording the step from which compiled code is used."""
         device = self.setting.device
-        noted = [run.facts["compiled_from"] for run in self.written if "compiled_from" in run.facts]
-        at, way = max(map(tuple, noted)) if self.resume and noted else (None, "whole")
-        until = max(
-            (run.facts["compiled_until"] for run in self.written if "compiled_until" in run.facts), default=None
-        )
+        before = [run.facts for run in self.written] if self.resume else []
+        noted = [tuple(facts["compiled_from"]) for facts in before if "compiled_from" in facts]
+        at, way = max(noted, default=(None, "whole"))
+        until = max((facts["compiled_until"] for facts in before if "compiled_until" in facts), default=None)
 
         def note(**facts: Any) -> None:
             for run in self.written:  # queued, so that it is stored before any later checkpoint

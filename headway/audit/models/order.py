@@ -28,10 +28,9 @@ def order(probe: Probe) -> Outcome:
     than 1e-5 of their standard deviation, which rounding could explain. (Fresh models change by a thousandth and more.)
     In an encoder the tokens between the first and the last are also reversed (those two stay, for models that read
     their output there). With positions, or with a mixer that knows order by itself, such as a recurrence, the output
-    must change. Without either it must stay within a thousandth, since the model sees a bag of words (unless
-    a window shows which words are near). A decoder without
-    positions knows order through its mask and is not checked. If it fails, positions are built but not used, are the
-    same for all tokens, or order enters in another way.
+    must change. Without either it must stay within a thousandth, since the model sees a bag of words (unless a window
+    shows which words are near). A decoder without positions knows order through its mask and is not checked. If it
+    fails, positions are built but not used, are the same for all tokens, or order enters in another way.
     """
     if probe.length < 2:
         raise DoesNotApply("one token has no order")
