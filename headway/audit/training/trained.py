@@ -86,7 +86,8 @@ def diverged(curve: TrainingCurve) -> Outcome:
     is_far_from_chance = curve.chance is not None and curve.last > FAR * curve.chance
     by_chance = (0.5 if is_far_from_chance else 2) * of_a_step
     rose = curve.last > 1.05 * curve.first and curve.last - curve.first > by_chance
-    rose_at_once = curve.chance is not None and curve.last > max(2 * curve.chance, at_first := float(curve.losses[0]))
+    at_first = float(curve.losses[0])
+    rose_at_once = curve.chance is not None and curve.last > max(2 * curve.chance, at_first)
     if rose and not curve.held_out_fell:
         return failed(curve.last - curve.first, f"{sentence}: it ended above where it began")
     if rose_at_once and not curve.held_out_fell:
