@@ -85,7 +85,8 @@ class MomentsOptimizer(Optimizer):
         return len(self.own_decays) > 1 and fused_adamw.can_step(self.parameters[0])
 
     def ask_for_kernels(self) -> None:
-        _ = self.has_kernel
+        if len(self.own_decays) > 1:
+            fused_adamw.can_step(self.parameters[0])
 
     def compile(self) -> None:
         # For a single replica torch's fused kernel is the fastest, and our own kernel needs no compiler.

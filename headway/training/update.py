@@ -113,9 +113,9 @@ class Update:
         """Use compiled programs from the next step on. Nothing else changes: weights, optimizer state, noise and data
         stay the same, so steps differ only by the rounding of the compiler's kernels. CUDA graphs are discarded and
         recorded again."""
+        self._discard_recordings()
         if self.stream is not None:
             self._try_kernels()
-        self._discard_recordings()
         # By default the compiler makes one program for all shapes, which is slower than one for each of a few shapes.
         dynamic = False if isinstance(self.sampler, SamplerOfShapes) else None
         self.loss = compiled_loss(self.model, dynamic, backend, whole)
